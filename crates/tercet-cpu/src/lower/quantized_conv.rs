@@ -6,7 +6,7 @@ use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
 
 use crate::args::{Args, Packed, View};
 use crate::kernels::byte_conv::{
-    ByteCall, Codes, Finish, byte_conv, pack, packed_len, scratch_len, takes,
+    ByteCall, Codes, Finish, byte_conv, pack, packed_len, scratch_len,
 };
 use crate::kernels::conv::ConvShape;
 use crate::kernels::{SimdLevel, Threads};

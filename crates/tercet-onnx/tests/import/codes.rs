@@ -1,6 +1,8 @@
 //! Graphs of codes of 8 bits: what dequantises, computes and quantises again runs on the codes.
 
 use tercet::{CompileOptions, Device, Tensor};
+use tercet_ir::case::{Case, CaseGraph, Fill};
+use tercet_ir::{DType, EvalCtx, Op, OpError, OpKind, evaluate};
 use tercet_onnx::ImportOptions;
 
 use super::made::{Model, attr_int, attr_ints, node};
@@ -164,4 +166,119 @@ fn what_moves_numbers_moves_their_codes() {
         expected.push(again(around.fold(f64::MIN, f64::max)));
     }
     assert_eq!(y.to_f64s(), expected);
+}
+
+/// The CPU's results of a case, and those of the reference.
+fn both(case: &CaseGraph) -> [Vec<Tensor>; 2] {
+    let options = CompileOptions {
+        bounds: case.bounds.clone(),
+        ..CompileOptions::default()
+    };
+    let mut exe = Device::cpu()
+        .compile(&case.graph, &options)
+        .expect("compiles");
+    let mut given: Vec<(&str, &Tensor)> = Vec::new();
+    for (_, node) in case.graph.nodes() {
+        match &node.op {
+            Op::Param(p) => {
+                let tensor = case.tensors[&p.name].clone();
+                exe.set_param(&p.name, tensor).expect("a parameter");
+            }
+            Op::Input(i) => given.push((&i.name, &case.tensors[&i.name])),
+            _ => {}
+        }
+    }
+    let got = exe.run(&given).expect("runs");
+    let want = evaluate(&case.graph, &EvalCtx::default(), &case.tensors).expect("evaluates");
+    let outputs = case.graph.outputs().iter();
+    let want = outputs.map(|o| want.get(o.value).clone()).collect();
+    [got, want]
+}
+
+#[test]
+fn the_cpu_convolves_codes_as_the_reference_does() {
+    for case in OpKind::QuantizedConv.cases() {
+        for dtype in [DType::U8, DType::I8] {
+            let case_graph = case.build(dtype).expect("cases build");
+            let [got, want] = both(&case_graph);
+            assert_eq!(got, want, "{} of {dtype}", case.name);
+        }
+    }
+}
+
+/// Two operands of codes, each with every code, and a function of one: numbers, then codes again.
+fn of_codes(c: &mut CaseGraph, second: bool) -> Result<(), OpError> {
+    let all: Vec<f64> = (0..2048).map(|i| f64::from(i * 37 % 256)).collect();
+    let low = if c.dtype == DType::I8 { 128.0 } else { 0.0 };
+    let codes = |step: usize| {
+        let list = (0..all.len()).map(|i| all[i * step % all.len()] - low);
+        Fill::Values(list.collect())
+    };
+    let mut numbers = Vec::new();
+    for (name, step, zero) in [("a", 1, 3.0), ("b", 5, 100.0)] {
+        if name == "b" && !second {
+            continue;
+        }
+        let x = c.input(name, [2, 1024], codes(step))?;
+        let g = &mut c.graph;
+        let wide = g.cast(x, DType::I32)?;
+        let zero = g.scalar(DType::I32, zero)?;
+        let less = g.sub(wide, zero)?;
+        let float = g.cast(less, DType::F32)?;
+        let scale = g.scalar(DType::F32, 0.037)?;
+        numbers.push(g.mul(float, scale)?);
+    }
+    let dtype = c.dtype;
+    let g = &mut c.graph;
+    let number = match numbers.as_slice() {
+        &[a, b] => g.plus(a, b)?,
+        _ => g.sigmoid(numbers[0])?,
+    };
+    let scale = g.scalar(DType::F32, if second { 0.05 } else { 0.004 })?;
+    let scaled = g.div(number, scale)?;
+    let rounded = g.round(scaled)?;
+    let zero = g.scalar(DType::F32, 7.0)?;
+    let moved = g.plus(rounded, zero)?;
+    let (least, greatest) = dtype.int_range().expect("integers");
+    let bounded = g.clamp(moved, least as f64, greatest as f64)?;
+    let y = g.cast(bounded, dtype)?;
+    let wide = g.cast(y, DType::I32)?;
+    c.output(y)?;
+    c.output(wide)
+}
+
+#[test]
+fn maps_of_codes_are_exact() {
+    for second in [false, true] {
+        let case = Case::new("codes", move |c| of_codes(c, second));
+        for dtype in [DType::U8, DType::I8] {
+            let case = case.build(dtype).expect("builds");
+            let [got, want] = both(&case);
+            for (got, want) in got.iter().zip(&want) {
+                let (got, want) = (got.to_f64s(), want.to_f64s());
+                // The reference rounds numbers once each, in F64 before: next to a tie it may take the other code.
+                let off = got.iter().zip(&want).filter(|(a, b)| a != b);
+                let steps = off.clone().all(|(a, b)| (a - b).abs() <= 1.0);
+                assert!(steps && off.count() * 100 <= want.len(), "{dtype} {second}");
+            }
+        }
+    }
+}
+
+/// NaN becomes 0, as where numbers are computed one by one; what is beyond a bound is the bound.
+#[test]
+fn numbers_that_are_none_become_codes() {
+    let model = Model::new(&["6"]).opset(13);
+    let model = through_codes(model, "x", "y", 0.5, 3);
+    let list = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        -0.25,
+        1e30,
+        -0.0,
+    ];
+    let x = Tensor::from_slice(&[6], &list).expect("fits");
+    let y = run(&model, &x).to_f64s();
+    assert_eq!(y, [-1.5, 126.0, -1.5, 0.0, 126.0, 0.0]);
 }

@@ -116,7 +116,7 @@ impl OpSpec for QuantizedConv {
         per_group(&w.shape[0], self.groups)?;
         let channels = per_group(&x.shape[1], self.groups)?;
         expect_equal("channels of a group and of w", &channels, &w.shape[1])?;
-        let float = Type::new(DType::F32, []);
+        let float = Type::new(DType::F32, [0usize; 0]);
         for (name, ty) in [("scale", scale), ("bias", bias)] {
             expect_dtype(name, ty, &[DType::F32])?;
             expect_bias(Some(ty), &float, &w.shape[0])?;
