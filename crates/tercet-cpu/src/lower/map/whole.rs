@@ -82,8 +82,8 @@ fn of_float(step: &MapStep, args: &[(Range, DType)]) -> Range {
 fn of_integer(step: &MapStep, dtype: DType, args: &[(Range, DType)]) -> Range {
     let (lo, hi) = match (&step.op, args) {
         (ScalarOp::Const(_, v), _) if v.0.fract() == 0.0 => (v.0, v.0),
-        // Towards zero.
-        (ScalarOp::Cast(_), &[(Some((lo, hi)), _)]) => (lo.trunc(), hi.trunc()),
+        // Towards zero; NaN becomes 0.
+        (ScalarOp::Cast(_), &[(Some((lo, hi)), _)]) => (lo.trunc().min(0.0), hi.trunc().max(0.0)),
         (ScalarOp::Binary(BinaryFn::Add), &[(Some(a), _), (Some(b), _)]) => (a.0 + b.0, a.1 + b.1),
         (ScalarOp::Binary(BinaryFn::Sub), &[(Some(a), _), (Some(b), _)]) => (a.0 - b.1, a.1 - b.0),
         (_, _) => return None,
