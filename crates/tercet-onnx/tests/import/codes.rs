@@ -40,7 +40,7 @@ fn through_codes(model: Model, from: &str, to: &str, scale: f32, zero: u8) -> Mo
 const SCALES: [f32; 3] = [0.25, 0.03125, 0.5];
 const BIAS: [i32; 3] = [-90, 4000, 7];
 /// Channels, rows and columns of x.
-const SIZES: [usize; 3] = [2, 4, 5];
+const SIZES: [usize; 3] = [3, 4, 5];
 
 fn weight(i: usize) -> i8 {
     [-128, 127, 3, -7, 0, 90, -55][i * 5 % 7]
@@ -48,13 +48,13 @@ fn weight(i: usize) -> i8 {
 
 /// A convolution of 3 x 3 with padding, scales by channel, a bias and a bound, between codes.
 fn convolution() -> Model {
-    let weights: Vec<u8> = (0..54).map(|i| weight(i) as u8).collect();
+    let weights: Vec<u8> = (0..81).map(|i| weight(i) as u8).collect();
     let bias: Vec<u8> = BIAS.iter().flat_map(|b| b.to_le_bytes()).collect();
     let steps: Vec<f32> = SCALES.iter().map(|s| s * 0.5).collect();
     let axis = || attr_int("axis", 0);
-    let model = Model::new(&["1", "2", "4", "5"])
+    let model = Model::new(&["1", "3", "4", "5"])
         .opset(13)
-        .raw("w", INT8, &[3, 2, 3, 3], &weights)
+        .raw("w", INT8, &[3, 3, 3, 3], &weights)
         .raw("w.scale", FLOAT, &[3], &floats(&SCALES))
         .raw("w.zero", INT8, &[3], &[0; 3])
         .raw("b", INT32, &[3], &bias)
@@ -111,7 +111,7 @@ fn expected() -> Vec<f64> {
                 let (r, s) = ((row + t / 3).wrapping_sub(1), (col + t % 3).wrapping_sub(1));
                 if r < height && s < width {
                     let x = i64::from(code((c * height + r) * width + s)) - 200;
-                    sum += x * i64::from(weight(o * 18 + tap));
+                    sum += x * i64::from(weight(o * 27 + tap));
                 }
             }
             let number = sum as f64 * 0.5 * f64::from(SCALES[o]);
@@ -137,7 +137,7 @@ fn a_convolution_between_codes_is_one_of_integers() {
 
 #[test]
 fn what_moves_numbers_moves_their_codes() {
-    let model = Model::new(&["1", "2", "4", "5"]).opset(13);
+    let model = Model::new(&["1", "3", "4", "5"]).opset(13);
     let model = through_codes(model, "x", "a", 0.5, 200)
         .node(
             node("MaxPool", &["a"], &["pooled"])
@@ -150,7 +150,7 @@ fn what_moves_numbers_moves_their_codes() {
     let kernels = kernels(&model);
     assert!(kernels.contains("1 x pool"), "{kernels}");
     let y = run(&model, &x());
-    assert_eq!(y.shape(), [1, 4, 4, 5]);
+    assert_eq!(y.shape(), [1, 6, 4, 5]);
     let [channels, height, width] = SIZES;
     let number = |i: usize| (f64::from(code(i)) - 200.0) * 0.5;
     let again = |x: f64| (x.round_ties_even() + 100.0).clamp(0.0, 255.0) - 100.0;
