@@ -45,6 +45,8 @@ pub enum Action {
     Relu(Source),
     Abs(Source),
     Neg(Source),
+    /// The integer that a float becomes: towards zero, 0 of NaN, and no -0.
+    Whole(Source),
     /// Any other function of one operand.
     Call(Function, Source),
     Add(Source, Source),
@@ -190,6 +192,10 @@ fn apply<S: Simd>(level: SimdLevel, action: Action, x: &Operands<'_>, out: &mut 
         Action::Relu(a) => each(x.get(a), out, |a| if a <= 0.0 { 0.0 } else { a }),
         Action::Abs(a) => each(x.get(a), out, f32::abs),
         Action::Neg(a) => each(x.get(a), out, |a| -a),
+        Action::Whole(a) => each(x.get(a), out, |a| {
+            let whole = a.trunc() + 0.0;
+            if a.is_nan() { 0.0 } else { whole }
+        }),
         Action::Call(f, a) => match x.get(a) {
             Arg::Slice(a) => f(level, a, out),
             Arg::Scalar(a) => f(level, &[a; TILE][..out.len()], out),

@@ -54,6 +54,35 @@ pub(crate) fn f32_to_bf16_bits(x: f32) -> u16 {
     }) as u16
 }
 
+/// Added to a whole number within 2^22, the number is in the low bits of the sum.
+const WHOLE: f32 = 12_582_912.0;
+
+simd_dispatch!(
+    /// The low bytes of floats that are whole numbers within 2^22.
+    pub(crate) fn whole_to_bytes(from: &[f32], out: &mut [u8]) = whole_to_bytes_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn whole_to_bytes_body<S: Simd>(from: &[f32], out: &mut [u8]) {
+    let pairs = out.iter_mut().zip(from);
+    pairs.for_each(|(y, x)| *y = (x + WHOLE).to_bits() as u8);
+}
+
+simd_dispatch!(
+    /// Floats that are whole numbers within 2^22, as integers.
+    pub(crate) fn whole_to_i32(from: &[f32], out: &mut [i32]) = whole_to_i32_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn whole_to_i32_body<S: Simd>(from: &[f32], out: &mut [i32]) {
+    let pairs = out.iter_mut().zip(from);
+    pairs.for_each(|(y, x)| *y = (x + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits()) as i32);
+}
+
 simd_dispatch!(
     /// Widens halves.
     ///

@@ -28,6 +28,7 @@ mod sort;
 pub(crate) mod team;
 
 pub mod attention;
+pub mod byte_conv;
 pub mod chain;
 pub mod columns;
 pub mod conv;

@@ -1,13 +1,13 @@
 //! `MatMul` of I32: what products and convolutions of quantised models are made of.
 
 use tercet_ir::layout::Layout;
-use tercet_ir::{DType, EvalError, Graph, Node, Support, TensorError, TensorType};
+use tercet_ir::{DType, EvalError, Graph, Node, Support};
 
 use crate::args::{Args, Packed, View};
 use crate::kernels::int_gemm::{IntShape, int_gemm, int_gemm_wide, pack_panels};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::native_for;
-use crate::lower::{Lowered, Pack};
+use crate::lower::{Lowered, Pack, words};
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(&[DType::I32], graph.ty(node.inputs[0]).dtype)
@@ -18,16 +18,6 @@ enum Weights {
     Panels(Vec<i32>),
     /// With elements beyond 16 bits.
     Wide(Vec<i32>),
-}
-
-/// Words, zero.
-fn words(len: usize) -> Result<Vec<i32>, EvalError> {
-    let made = bytemuck::allocation::try_zeroed_slice_box(len).map_err(|()| {
-        let ty = TensorType::new(DType::I32, &[len]);
-        let bytes = ty.saturating_bytes();
-        TensorError::OutOfMemory { ty, bytes }
-    })?;
-    Ok(made.into_vec())
 }
 
 /// One product of the last two axes; the axes before are how many there are of each operand.

@@ -26,6 +26,7 @@ mod map;
 mod matmul;
 mod pad;
 mod pool;
+mod quantized_conv;
 mod rank;
 mod recurrence;
 mod reduce;
@@ -70,6 +71,19 @@ pub(crate) fn zeroed_floats(len: usize) -> Result<Vec<f32>, EvalError> {
         TensorError::OutOfMemory { ty, bytes }
     })?;
     Ok(floats.into_vec())
+}
+
+/// As [`zeroed_floats`], of I32.
+///
+/// # Errors
+/// [`EvalError::Tensor`] when there is no room for them.
+pub(crate) fn words(len: usize) -> Result<Vec<i32>, EvalError> {
+    let made = try_zeroed_slice_box(len).map_err(|()| {
+        let ty = TensorType::new(DType::I32, &[len]);
+        let bytes = ty.saturating_bytes();
+        TensorError::OutOfMemory { ty, bytes }
+    })?;
+    Ok(made.into_vec())
 }
 
 /// Bytes of scratch memory for operands of these layouts, on this many threads.
@@ -289,6 +303,12 @@ pub(crate) const KERNELS: &[Kernel] = &[
     ),
     kernel("im2col", OpKind::Im2Col, always, conv::lower_columns),
     through_f32("conv", OpKind::Conv, conv::supports, conv::lower),
+    kernel(
+        "quantized_conv",
+        OpKind::QuantizedConv,
+        quantized_conv::supports,
+        quantized_conv::lower,
+    ),
     through_f32("pool", OpKind::Pool, pool::supports, pool::lower),
     kernel(
         "resize",

@@ -56,6 +56,7 @@ mod one_hot;
 mod pad;
 mod philox;
 mod pool;
+mod quantized_conv;
 mod recurrence;
 mod reduce;
 mod reshape;
@@ -162,6 +163,7 @@ crate::define_ops! {
     lora_matmul::LoraMatMul,
     im2col::Im2Col,
     conv::Conv,
+    quantized_conv::QuantizedConv,
     conv_transpose::ConvTranspose,
     pool::Pool,
     resize::Resize,

@@ -6,7 +6,7 @@
 //!
 //! Invariants: inputs, parameters and states stay in their order, used or not; outputs and
 //! assignments stay; every value keeps its type; random numbers stay the same. All passes but
-//! `recognize` and `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); those
+//! `recognize`, `recognize_codes` and `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); those
 //! save roundings, within the tolerance table.
 //!
 //! Broadcasting is made explicit where it matters: `fuse_elementwise` turns it into index maps, and
@@ -53,10 +53,15 @@ pub struct Pass {
 
 /// The passes in the order in which they run.
 ///
-/// Folding and simplification come before merging, since they make nodes equal. Products take their
+/// Codes are found first, while it can be seen what was made of them. Folding and simplification come before merging, since they make nodes equal. Products take their
 /// bias before they are packed, so that biases are packed too, and both happen before elementwise
 /// fusion would take the sums away. What the others leave unread goes last.
 pub const PIPELINE: &[Pass] = &[
+    Pass {
+        name: "recognize_codes",
+        doc: "Convolutions between codes of 8 bits become operators of codes, and what moves numbers moves codes.",
+        apply: recognize::recognize_codes,
+    },
     Pass {
         name: "fold_constants",
         doc: "Computes nodes whose operands are all constants, unless the result would be large.",

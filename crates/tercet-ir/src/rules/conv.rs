@@ -4,9 +4,10 @@ use super::util::Built;
 use super::{Applied, Rule};
 use crate::attr::Real;
 use crate::dim::Dim;
+use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::Builder;
-use crate::ops::{Conv, ConvTranspose, Im2Col, Op, OpKind, Pad, PadMode, Window};
+use crate::ops::{Clamp, Conv, ConvTranspose, Im2Col, Op, OpKind, Pad, PadMode, Window};
 use crate::scalar::{BinaryFn, UnaryFn};
 
 pub(super) const RULES: &[Rule] = &[
@@ -20,7 +21,41 @@ pub(super) const RULES: &[Rule] = &[
         on: OpKind::ConvTranspose,
         apply: conv_transpose,
     },
+    Rule {
+        name: "quantized_conv_as_conv_of_whole_floats",
+        on: OpKind::QuantizedConv,
+        apply: quantized_conv,
+    },
 ];
+
+/// Codes less their zero points as F32, whose sums are exact below 2^24 and rounded as any of F32 beyond.
+fn quantized_conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::QuantizedConv(o), &[x, w, scale, bias]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let mut number = |codes: Value, zero: i64| {
+        let floats = b.cast(codes, DType::F32)?;
+        let zero = b.scalar(DType::F32, zero as f64)?;
+        b.binary(BinaryFn::Sub, floats, zero)
+    };
+    let (x, w) = (number(x, o.x_zero)?, number(w, o.w_zero)?);
+    let sum = b.add(Conv::of(o.window(), o.groups, None), &[x, w])?;
+    let mut of_channels = vec![Dim::Known(1); b.shape(sum).rank() - 1];
+    of_channels[0] = b.shape(sum)[1].clone();
+    let scale = b.reshape(scale, of_channels.clone())?;
+    let bias = b.reshape(bias, of_channels)?;
+    let scaled = b.binary(BinaryFn::Mul, sum, scale)?;
+    let moved = b.binary(BinaryFn::Add, scaled, bias)?;
+    let code = b.unary(UnaryFn::Round, moved)?;
+    let zero = b.scalar(DType::F32, o.y_zero as f64)?;
+    let code = b.binary(BinaryFn::Add, code, zero)?;
+    let bounds = Clamp {
+        lo: Real(o.lo as f64),
+        hi: Real(o.hi as f64),
+    };
+    let code = b.add(bounds, &[code])?;
+    Ok(Some(vec![b.cast(code, o.to)?]))
+}
 
 /// In F16 and BF16 the parts are computed in F32 where there are several: the fused operator rounds
 /// once.

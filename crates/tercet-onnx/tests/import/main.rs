@@ -1,5 +1,6 @@
 //! Importing models made by hand: what folds, what is refused, and what bad files do.
 
+mod codes;
 mod hostile;
 mod made;
 mod microsoft;

@@ -51,7 +51,7 @@ enum Way {
 
 impl ConvShape {
     /// Products of a sum.
-    fn k(&self) -> usize {
+    pub(crate) fn k(&self) -> usize {
         self.channels * self.windows.taps()
     }
 

@@ -5,7 +5,8 @@ use tercet_ir::scalar::ScalarOp;
 use tercet_ir::{DType, DTypeClass, Dim, Op, Shape};
 
 use super::BLOCK;
-use super::chain::{self, CHAIN_BLOCK, Chain};
+use super::chain::{CHAIN_BLOCK, Chain};
+use super::whole;
 
 /// How the elements of a register are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,7 @@ pub(super) struct Body {
     pub(super) scratch_bytes: usize,
     /// Elements of a block and of a register.
     pub(super) block: usize,
-    /// The steps in one call, where all values are f32.
+    /// The steps in one call, where all values are f32 or integers that f32 holds.
     pub(super) chain: Option<Chain>,
 }
 
@@ -162,7 +163,19 @@ impl Registers {
 impl Body {
     pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType]) -> Body {
         let chained = is_chain(map, inputs, dtypes);
-        let block = if chained { CHAIN_BLOCK } else { BLOCK };
+        let floats = inputs.iter().chain(dtypes).all(|&d| d == DType::F32);
+        let block = if chained && floats {
+            CHAIN_BLOCK
+        } else {
+            BLOCK
+        };
+        let class = |dtype| {
+            if chained {
+                Class::F32
+            } else {
+                Class::of(dtype)
+            }
+        };
         let mut registers = Registers {
             block,
             free: Vec::new(),
@@ -175,7 +188,7 @@ impl Body {
             .map(|(map, &dtype)| Input {
                 map: map.clone(),
                 dtype,
-                reg: registers.take(Class::of(dtype)),
+                reg: registers.take(class(dtype)),
             })
             .collect();
         let last_read = |s: usize| {
@@ -198,9 +211,9 @@ impl Body {
                 .collect();
             let constant = matches!(step.op, ScalarOp::Const(..));
             let dst = match (last_read(at), results.as_slice()) {
-                (None, &[k]) if Class::is_native(dtype) && !constant => Dst::Out(k),
-                _ if constant => Dst::Reg(registers.fresh(Class::of(dtype))),
-                _ => Dst::Reg(registers.take(Class::of(dtype))),
+                (None, &[k]) if (chained || Class::is_native(dtype)) && !constant => Dst::Out(k),
+                _ if constant => Dst::Reg(registers.fresh(class(dtype))),
+                _ => Dst::Reg(registers.take(class(dtype))),
             };
             steps.push(Step {
                 op: step.op.clone(),
@@ -235,7 +248,9 @@ impl Body {
         if chained {
             let register_bytes = block * Class::F32.bytes();
             let (chain, bytes) = Chain::new(&body, register_bytes);
-            body.scratch_bytes = body.inputs.len() * register_bytes + bytes;
+            // A register for each operand, and for each result that is made of floats.
+            let registers = body.inputs.len() + body.results.len();
+            body.scratch_bytes = registers * register_bytes + bytes;
             body.chain = Some(chain);
         }
         body
@@ -245,7 +260,5 @@ impl Body {
 /// True if a [`Chain`] can run the map.
 fn is_chain(map: &Map, inputs: &[DType], dtypes: &[DType]) -> bool {
     let constant = |&s: &usize| matches!(map.body[s].op, ScalarOp::Const(..));
-    inputs.iter().chain(dtypes).all(|&d| d == DType::F32)
-        && map.body.iter().all(|step| chain::takes(&step.op))
-        && !map.results.iter().any(constant)
+    whole::fits(map, inputs, dtypes) && !map.results.iter().any(constant)
 }

@@ -1,4 +1,5 @@
-//! Maps whose every value is f32: the steps become one call of [`crate::kernels::chain`] per block.
+//! Maps whose every value is f32, or an integer that f32 holds: the steps become one call of [`crate::kernels::chain`] per block.
+//! Operands and results of integers are converted on the way.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use smallvec::SmallVec;
@@ -22,13 +23,13 @@ pub(super) struct Chain {
     held: usize,
 }
 
-/// True if a chain can run this step.
+/// True if a chain can run this step of f32.
 pub(super) fn takes(op: &ScalarOp) -> bool {
     match op {
         ScalarOp::Const(..) | ScalarOp::Clamp { .. } | ScalarOp::Fma => true,
         ScalarOp::Unary(f) => step::unary_function(*f).is_some(),
         ScalarOp::Binary(f) => binary(*f).is_some(),
-        ScalarOp::Cast(to) => *to == DType::F32,
+        ScalarOp::Cast(_) => true,
         ScalarOp::Compare(_) | ScalarOp::Where => false,
     }
 }
@@ -80,7 +81,10 @@ impl Chain {
             };
             if let ScalarOp::Clamp { lo, hi } = step.op {
                 let bound = |b: f64| Source::Const(step.from.round_f64(b) as f32);
-                let raised = Action::Max(args[0], bound(lo.0));
+                let raised = match lo.0.to_bits() == 0 {
+                    true => Action::Relu(args[0]),
+                    false => Action::Max(args[0], bound(lo.0)),
+                };
                 steps.push(chain::Step {
                     action: raised,
                     to: Target::Tile(spare),
@@ -88,7 +92,7 @@ impl Chain {
                 let action = Action::Min(Source::Tile(spare), bound(hi.0));
                 steps.push(chain::Step { action, to });
             } else {
-                let action = action(&step.op, &args);
+                let action = action(step, &args);
                 steps.push(chain::Step { action, to });
             }
             let Target::Tile(t) = to else { continue };
@@ -115,31 +119,76 @@ impl Chain {
     ) {
         let len = scratch.len() - 4 * scratch_len(self.tiles, self.held);
         let (registers, tiles) = scratch.split_at_mut(len);
+        let own = len - job.body.results.len() * 4 * job.body.block;
+        let (registers, converted) = registers.split_at_mut(own);
+        let result = |k: usize| job.body.steps[job.body.results[k]].dtype;
         let known = job.body.inputs.iter().zip(job.ins).zip(&job.geometry.walks);
+        // An operand that lies in a result is read there if both are floats.
+        let in_place = |dtype: DType, within: u8| {
+            dtype == DType::F32 && result(usize::from(within)) == DType::F32
+        };
         for ((input, view), walk) in known.clone() {
-            let read_in_place = view.root.is_empty() || walk.uniform;
-            if !read_in_place && load::direct(job, block, walk, input.dtype).is_none() {
-                let to = &mut registers[input.reg.range(block.len)];
-                load::gather(job, block, input.dtype, view.root, walk, to);
+            let to = &mut registers[input.reg.range(block.len)];
+            if view.root.is_empty() {
+                if !in_place(input.dtype, view.within) {
+                    let held = &*outs[usize::from(view.within)];
+                    load::floats(job, block, input.dtype, held, None, to);
+                }
+            } else if walk.uniform {
+                let one = &mut registers[input.reg.range(1)];
+                load::floats(
+                    job,
+                    &Block {
+                        len: 1,
+                        rows: 1,
+                        cols: 1,
+                        ..*block
+                    },
+                    input.dtype,
+                    view.root,
+                    Some(walk),
+                    one,
+                );
+            } else if load::direct(job, block, walk, input.dtype).is_none() {
+                load::floats(job, block, input.dtype, view.root, Some(walk), to);
             }
         }
         let inputs: SmallVec<[Input<'_>; 8]> = known
             .map(|((input, view), walk)| {
+                let register: &[f32] = cast_slice(&registers[input.reg.range(block.len)]);
                 if view.root.is_empty() {
-                    Input::InPlace(usize::from(view.within))
+                    match in_place(input.dtype, view.within) {
+                        true => Input::InPlace(usize::from(view.within)),
+                        false => Input::Slice(register),
+                    }
                 } else if walk.uniform {
-                    Input::Scalar(view.root_as::<f32>()[walk.offset as usize])
+                    Input::Scalar(register[0])
                 } else if let Some(start) = load::direct(job, block, walk, input.dtype) {
                     Input::Slice(&view.root_as()[start..start + block.len])
                 } else {
-                    Input::Slice(cast_slice(&registers[input.reg.range(block.len)]))
+                    Input::Slice(register)
                 }
             })
             .collect();
-        let mut outs: SmallVec<[&mut [f32]; 3]> =
-            outs.iter_mut().map(|o| cast_slice_mut(o)).collect();
+        let mut spare = converted.chunks_exact_mut(4 * job.body.block);
+        let mut floats: SmallVec<[&mut [f32]; 3]> = SmallVec::new();
+        for (k, out) in outs.iter_mut().enumerate() {
+            let register = spare.next().expect("invariant: a register for each result");
+            floats.push(match result(k) {
+                DType::F32 => cast_slice_mut(out),
+                _ => cast_slice_mut(&mut register[..4 * block.len]),
+            });
+        }
         let tiles = cast_slice_mut(tiles);
-        chain::run(job.level, &self.steps, &inputs, &mut outs, tiles);
+        chain::run(job.level, &self.steps, &inputs, &mut floats, tiles);
+        drop(floats);
+        let made = converted.chunks_exact(4 * job.body.block);
+        for (k, (out, made)) in outs.iter_mut().zip(made).enumerate() {
+            if result(k) != DType::F32 {
+                let made: &[f32] = cast_slice(&made[..4 * block.len]);
+                load::store_whole(job.level, result(k), made, out);
+            }
+        }
     }
 }
 
@@ -148,8 +197,8 @@ fn value(step: &Step) -> f32 {
     step.op.eval(step.from, step.dtype, &[]).as_f64() as f32
 }
 
-fn action(op: &ScalarOp, args: &[Source]) -> Action {
-    match (op, args) {
+fn action(step: &Step, args: &[Source]) -> Action {
+    match (&step.op, args) {
         (ScalarOp::Unary(UnaryFn::Relu), &[x]) => Action::Relu(x),
         (ScalarOp::Unary(UnaryFn::Abs), &[x]) => Action::Abs(x),
         (ScalarOp::Unary(UnaryFn::Neg), &[x]) => Action::Neg(x),
@@ -162,6 +211,9 @@ fn action(op: &ScalarOp, args: &[Source]) -> Action {
             f(a, b)
         }
         (ScalarOp::Fma, &[a, b, c]) => Action::Fma(a, b, c),
+        (ScalarOp::Cast(to), &[x]) if step.from == DType::F32 && *to != DType::F32 => {
+            Action::Whole(x)
+        }
         (ScalarOp::Cast(_), &[x]) => Action::Copy(x),
         _ => unreachable!("invariant: `takes` accepted it"),
     }

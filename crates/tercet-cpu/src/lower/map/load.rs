@@ -153,6 +153,49 @@ fn each<T: Pod, U: Pod>(
     }
 }
 
+/// Loads the elements of a block as floats: of an operand's memory, or of a result's that the operand lies in.
+pub(super) fn floats(
+    job: &Job<'_>,
+    block: &Block,
+    dtype: DType,
+    root: &[u8],
+    walk: Option<&Walk>,
+    to: &mut [u8],
+) {
+    let from = match walk {
+        Some(walk) => From::Walk(root, walk),
+        None => From::Block(root),
+    };
+    match dtype {
+        DType::U8 => each::<u8, f32>(job, block, &from, to, f32::from),
+        DType::I8 => each::<i8, f32>(job, block, &from, to, f32::from),
+        DType::I32 => each::<i32, f32>(job, block, &from, to, |x| x as f32),
+        DType::F32
+        | DType::F16
+        | DType::BF16
+        | DType::F64
+        | DType::U32
+        | DType::I64
+        | DType::Bool => widen(job, block, dtype, &from, to),
+    }
+}
+
+/// Writes floats that are whole numbers, and few enough, as a result of this dtype.
+pub(super) fn store_whole(level: SimdLevel, dtype: DType, from: &[f32], out: &mut [u8]) {
+    match dtype {
+        DType::I32 => convert::whole_to_i32(level, from, cast_slice_mut(out)),
+        // The low byte is the same with a sign and without.
+        DType::U8 | DType::I8 => convert::whole_to_bytes(level, from, out),
+        DType::F32
+        | DType::F16
+        | DType::BF16
+        | DType::F64
+        | DType::U32
+        | DType::I64
+        | DType::Bool => unreachable!("invariant: results of such maps are F32, U8, I8 or I32"),
+    }
+}
+
 /// Writes a register as a result of this dtype.
 pub(super) fn store(level: SimdLevel, reg: Reg, dtype: DType, scratch: &[u8], out: &mut [u8]) {
     let len = out.len() / dtype.size_bytes();

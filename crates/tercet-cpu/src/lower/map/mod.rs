@@ -4,7 +4,7 @@
 //! steps run one after the other, each one function over whole registers that stay in the first
 //! cache level. Operands are read where they lie if they are f32 and dense within the block, else
 //! loaded into a register. Where all values are f32, a block goes through the steps tile by tile in
-//! one call ([`chain`]).
+//! one call ([`chain`]), and where integers are known to be small ([`whole`]); a map of one byte is a table ([`table`]).
 //!
 //! Invariants: f16 and bf16 are computed in f32 and rounded after each step; integers and f64 are
 //! exact, through the IR's own scalar functions; a result does not depend on how blocks are spread
@@ -16,6 +16,8 @@ mod chain;
 mod geometry;
 mod load;
 mod step;
+mod table;
+mod whole;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::AxisMap;
@@ -52,6 +54,9 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
                 && dtypes[i].size_bytes() == node.outputs[0].dtype.size_bytes()
         })
         .collect();
+    if let Some(lowered) = table::lower(graph, node, &map, &dtypes, &steps) {
+        return lowered;
+    }
     let body = Body::new(&map, &dtypes, &steps);
     let bytes = body.scratch_bytes;
     let level = SimdLevel::detect();

@@ -5,11 +5,13 @@
 //! - `x / sqrt(mean(x^2) + eps) * gamma` -> `RmsNorm` ([`norm`]).
 //! - `x sigmoid(x)` -> `silu`, `x (1 + erf(x / sqrt(2))) / 2` -> `gelu`, `min(max(x, 0), 6)` -> `relu6`
 //!   ([`activation`]).
+//! - What dequantises codes, convolves, and quantises again -> `QuantizedConv` ([`codes`], a pass of its own).
 //!
 //! Results differ from the parts by the roundings that are saved.
 
 mod activation;
 mod attention;
+mod codes;
 mod norm;
 
 use super::rewrite::{Uses, live_nodes, rebuild};
@@ -31,6 +33,24 @@ pub(super) fn recognize(graph: &Graph) -> Result<Graph, CompileError> {
             && let Some(new) = attention::of(&seen, rw, node)?
                 .or(norm::of(&seen, rw, node)?)
                 .or(activation::of(&seen, rw, node)?)
+        {
+            rw.bind(Value { node: id, port: 0 }, new);
+            return Ok(());
+        }
+        rw.copy(id)
+    })
+}
+
+/// Puts operators of codes of 8 bits in place of what dequantises them, computes, and quantises again.
+pub(super) fn recognize_codes(graph: &Graph) -> Result<Graph, CompileError> {
+    let live = live_nodes(graph);
+    let seen = Seen {
+        graph,
+        uses: Uses::of(graph),
+    };
+    rebuild(graph, |rw, id, node| {
+        if live[id.index()]
+            && let Some(new) = codes::of(&seen, rw, node)?
         {
             rw.bind(Value { node: id, port: 0 }, new);
             return Ok(());

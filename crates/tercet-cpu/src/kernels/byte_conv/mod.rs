@@ -1,0 +1,178 @@
+//! Convolution of bytes: sums of products of 8-bit codes less their zero points, in I32, scaled and rounded to bytes again.
+//!
+//! Weights and codes are held as 16 bits, two neighbours along the depth in a word: one instruction multiplies both and adds the
+//! products, and nothing saturates. Most convolutions are products ([`dense`]); those of one channel a group go through its rows
+//! ([`depthwise`]). Both read a slab ([`slab`]): the rows of x that some windows need, with padding written out and elements that
+//! lie one stride apart side by side.
+//!
+//! Windows on three axes are not taken.
+
+mod dense;
+mod depthwise;
+mod finish;
+mod slab;
+
+use super::conv::{ConvShape, Windows};
+use super::parallel::Threads;
+use super::simd::{Level, SimdLevel};
+
+/// Tasks of a thread, so that uneven threads even out.
+const TASKS: usize = 4;
+/// Taps of a depthwise window at most; more are taken as products.
+const MOST_TAPS: usize = 64;
+
+/// How bytes stand for numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Codes {
+    /// Whether bytes are I8 instead of U8.
+    pub signed: bool,
+    /// The code of 0.
+    pub zero: i32,
+}
+
+impl Codes {
+    /// What turns a byte into one without sign, in the same order.
+    fn flip(self) -> u8 {
+        if self.signed { 0x80 } else { 0 }
+    }
+
+    /// The byte of the zero point after [`Codes::flip`].
+    fn flipped_zero(self) -> i16 {
+        i16::from(self.zero as u8 ^ self.flip())
+    }
+
+    /// What a byte stands for.
+    fn value(self, byte: u8) -> i16 {
+        i16::from(byte ^ self.flip()) - self.flipped_zero()
+    }
+}
+
+/// How sums become bytes: `clamp(round(sum scale[o] + bias[o]) + zero, lo, hi)`, its low byte.
+#[derive(Clone, Copy, Debug)]
+pub struct Finish<'a> {
+    /// One for each channel of y.
+    pub scale: &'a [f32],
+    /// One for each channel of y.
+    pub bias: &'a [f32],
+    /// The zero point of y.
+    pub zero: i32,
+    /// The least code.
+    pub lo: i32,
+    /// The greatest code.
+    pub hi: i32,
+}
+
+/// A convolution's operands.
+#[derive(Clone, Copy, Debug)]
+pub struct ByteCall<'a> {
+    /// The sizes.
+    pub shape: &'a ConvShape,
+    /// `[batch, groups channels, ..]`.
+    pub x: &'a [u8],
+    /// What the bytes of x are.
+    pub codes: Codes,
+    /// How sums are finished.
+    pub finish: Finish<'a>,
+}
+
+/// Whether a convolution goes through rows of one channel.
+fn is_depthwise(shape: &ConvShape) -> bool {
+    shape.channels == 1 && shape.windows.taps() <= MOST_TAPS && shape.groups > 1
+}
+
+/// Whether there is a kernel for these windows: on at most two axes.
+pub fn takes(windows: &Windows) -> bool {
+    let w = windows;
+    (w.kernel[0], w.sizes[0], w.out[0], w.pad[0]) == (1, 1, 1, 0)
+}
+
+/// Words of packed weights.
+pub fn packed_len(shape: &ConvShape) -> usize {
+    shape.groups * shape.m * shape.k().div_ceil(2)
+}
+
+/// Two elements in a word.
+fn pair(low: i16, high: i16) -> i32 {
+    (i32::from(low) & 0xffff) | (i32::from(high) << 16)
+}
+
+/// Packs weights `[groups m, channels, taps]`; their sizes are all of the shape that counts.
+///
+/// # Panics
+/// If `w` or `out` is shorter than the shape says.
+pub fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
+    let (k, pairs) = (shape.k(), shape.k().div_ceil(2));
+    let at = |row: usize, i: usize| match i < k {
+        true => codes.value(w[row * k + i]),
+        false => 0,
+    };
+    let of = |row: usize, p: usize| pair(at(row, 2 * p), at(row, 2 * p + 1));
+    if is_depthwise(shape) {
+        for (i, out) in out[..packed_len(shape)].iter_mut().enumerate() {
+            *out = of(i / pairs, i % pairs);
+        }
+        return;
+    }
+    for group in 0..shape.groups {
+        let out = &mut out[group * shape.m * pairs..][..shape.m * pairs];
+        for (block, out) in out.chunks_mut((dense::MR * pairs).max(1)).enumerate() {
+            let rows = (shape.m - block * dense::MR).min(dense::MR);
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = of(group * shape.m + block * dense::MR + i % rows, i / rows);
+            }
+        }
+    }
+}
+
+/// Words of scratch memory for so many threads.
+pub fn scratch_len(threads: usize, shape: &ConvShape) -> usize {
+    threads * part_len(shape)
+}
+
+/// Words of scratch memory of a thread.
+fn part_len(shape: &ConvShape) -> usize {
+    match is_depthwise(shape) {
+        true => depthwise::part_len(shape),
+        false => dense::part_len(shape),
+    }
+}
+
+/// The convolution, from weights that [`pack`] wrote.
+///
+/// # Panics
+/// If a slice has another length than the shape says, or `scratch` has no room for a thread.
+pub fn byte_conv(
+    level: SimdLevel,
+    threads: Threads,
+    call: &ByteCall<'_>,
+    weights: &[i32],
+    y: &mut [u8],
+    scratch: &mut [i32],
+) {
+    let shape = call.shape;
+    let channels = shape.groups * shape.m;
+    assert!(takes(&shape.windows), "windows on three axes");
+    assert_eq!(y.len(), shape.batch * channels * shape.windows.count());
+    assert_eq!(
+        call.x.len(),
+        shape.batch * shape.groups * shape.channels * shape.windows.plane()
+    );
+    assert!(call.finish.scale.len() == channels && call.finish.bias.len() == channels);
+    assert!(weights.len() >= packed_len(shape));
+    if y.is_empty() {
+        return;
+    }
+    match is_depthwise(shape) {
+        true => depthwise::run(level, threads, call, weights, y, scratch),
+        false => dense::run(level, threads, call, weights, y, scratch),
+    }
+}
+
+/// Whether kernels of AVX2 may be called.
+fn has_avx2(level: SimdLevel) -> bool {
+    match level.0 {
+        Level::Portable => false,
+        #[cfg(target_arch = "x86_64")]
+        _ => true,
+    }
+}

@@ -1,0 +1,129 @@
+//! Maps of one byte: 256 results, computed once, and a table.
+
+use tercet_ir::ops::{Map, MapArg};
+use tercet_ir::scalar::{Scalar, ScalarOp};
+use tercet_ir::{DType, EvalError, Graph, Node};
+
+use super::TASK;
+use crate::args::Args;
+use crate::lower::Lowered;
+use crate::lower::elem::parts;
+
+/// Steps of a map, constants left aside, below which they are as fast as a table.
+const FEW_STEPS: usize = 3;
+
+/// The results of every byte.
+enum Table {
+    Bytes(Box<[u8; 256]>),
+    Words(Box<[u32; 256]>),
+}
+
+/// The kernel of a map of one operand of bytes that is as large as the results, if it has enough steps.
+pub(super) fn lower(
+    graph: &Graph,
+    node: &Node,
+    map: &Map,
+    inputs: &[DType],
+    dtypes: &[DType],
+) -> Option<Lowered> {
+    let &[from @ (DType::U8 | DType::I8)] = inputs else {
+        return None;
+    };
+    let out = &node.outputs[0];
+    let same = map.inputs[0].is_identity(out.rank()) && graph.ty(node.inputs[0]).shape == out.shape;
+    let constant = |op: &ScalarOp| matches!(op, ScalarOp::Const(..));
+    let steps = map.body.iter().filter(|step| !constant(&step.op)).count();
+    if !same || steps < FEW_STEPS {
+        return None;
+    }
+    let tables = tables(map, from, dtypes)?;
+    // A result of bytes takes the operand's memory if it is alone.
+    let in_place = match tables.as_slice() {
+        [Table::Bytes(_)] => vec![0],
+        _ => Vec::new(),
+    };
+    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+        look_up(&tables, args);
+        Ok(())
+    };
+    Some(Lowered {
+        in_place,
+        ..Lowered::new(1, run)
+    })
+}
+
+fn look_up(tables: &[Table], args: &mut Args<'_>) {
+    let (x, parallel) = (args.ins[0], args.parallel);
+    for (table, out) in tables.iter().zip(&mut args.outs) {
+        match table {
+            Table::Bytes(table) if x.root.is_empty() => {
+                parts(parallel, out.bytes, TASK, |_, part| {
+                    part.iter_mut().for_each(|y| *y = table[usize::from(*y)]);
+                });
+            }
+            Table::Bytes(table) => {
+                let x = x.dense_bytes();
+                parts(parallel, out.bytes, TASK, |i, part| {
+                    let x = &x[i * TASK..][..part.len()];
+                    part.iter_mut()
+                        .zip(x)
+                        .for_each(|(y, x)| *y = table[usize::from(*x)]);
+                });
+            }
+            Table::Words(table) => {
+                let x = x.dense_bytes();
+                let words: &mut [u32] = bytemuck::cast_slice_mut(out.bytes);
+                parts(parallel, words, TASK, |i, part| {
+                    let x = &x[i * TASK..][..part.len()];
+                    part.iter_mut()
+                        .zip(x)
+                        .for_each(|(y, x)| *y = table[usize::from(*x)]);
+                });
+            }
+        }
+    }
+}
+
+fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<Table>> {
+    let of = |byte: usize| match from {
+        DType::I8 => Scalar::I(i64::from(byte as u8 as i8)),
+        _ => Scalar::I(byte as i64),
+    };
+    let all: Vec<Vec<Scalar>> = (0..256)
+        .map(|byte| values(map, from, dtypes, of(byte)))
+        .collect();
+    let table = |&result: &usize| {
+        let words = |f: &dyn Fn(Scalar) -> u32| {
+            let mut table = Box::new([0; 256]);
+            for (y, values) in table.iter_mut().zip(&all) {
+                *y = f(values[result]);
+            }
+            table
+        };
+        Some(match dtypes[result] {
+            DType::U8 | DType::I8 | DType::Bool => {
+                let words = words(&|v| v.as_i64() as u32);
+                Table::Bytes(Box::new(words.map(|word| word as u8)))
+            }
+            DType::I32 | DType::U32 => Table::Words(words(&|v| v.as_i64() as u32)),
+            DType::F32 => Table::Words(words(&|v| (v.as_f64() as f32).to_bits())),
+            DType::F16 | DType::BF16 | DType::F64 | DType::I64 => return None,
+        })
+    };
+    map.results.iter().map(table).collect()
+}
+
+/// Every step's value for one of the operand's.
+fn values(map: &Map, from: DType, dtypes: &[DType], x: Scalar) -> Vec<Scalar> {
+    let mut done: Vec<Scalar> = Vec::with_capacity(map.body.len());
+    for (step, dtype) in map.body.iter().zip(dtypes) {
+        let of = |arg: &MapArg| match *arg {
+            MapArg::Input(_) => (x, from),
+            MapArg::Step(s) => (done[s], dtypes[s]),
+        };
+        let (args, own): (Vec<Scalar>, Vec<DType>) = step.args.iter().map(of).unzip();
+        let last = own.last().copied().unwrap_or(*dtype);
+        done.push(step.op.eval(last, *dtype, &args));
+    }
+    done
+}

@@ -1,0 +1,94 @@
+//! Which maps of integers run in f32: those whose every integer is known to be one that f32 holds exactly.
+//!
+//! What dequantises and quantises is made of such maps: bytes, less a zero point, as floats; floats that are rounded, bounded and
+//! become bytes. Ranges follow from the dtypes of the operands, from constants and from bounds.
+
+use tercet_ir::DType;
+use tercet_ir::ops::{Map, MapArg, MapStep};
+use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
+
+use super::chain;
+
+/// Integers within `-LIMIT..=LIMIT` have few enough bits for [`crate::kernels::convert::whole_to_i32`].
+const LIMIT: f64 = 4_194_304.0;
+
+/// Where the values of an operand or a step lie, NaN left aside; nothing where it is not known.
+type Range = Option<(f64, f64)>;
+
+/// Whether every value of a map fits f32, and every integer exactly. An I32 operand that only conversions to F32 read counts as
+/// the float that it becomes.
+pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType]) -> bool {
+    let of_inputs: Vec<Range> = inputs.iter().map(|dtype| range_of(*dtype)).collect();
+    for (i, dtype) in inputs.iter().enumerate() {
+        let known = match dtype {
+            DType::F32 | DType::U8 | DType::I8 => true,
+            DType::I32 => map.body.iter().all(|step| {
+                let reads = step.args.contains(&MapArg::Input(i));
+                !reads || step.op == ScalarOp::Cast(DType::F32)
+            }),
+            DType::F16 | DType::BF16 | DType::F64 | DType::U32 | DType::I64 | DType::Bool => false,
+        };
+        if !known {
+            return false;
+        }
+    }
+    let mut done: Vec<Range> = Vec::with_capacity(map.body.len());
+    for (step, dtype) in map.body.iter().zip(dtypes) {
+        let of = |arg: &MapArg| match *arg {
+            MapArg::Input(i) => (of_inputs[i], inputs[i]),
+            MapArg::Step(s) => (done[s], dtypes[s]),
+        };
+        let args: Vec<(Range, DType)> = step.args.iter().map(of).collect();
+        let range = match dtype {
+            DType::F32 => match chain::takes(&step.op) {
+                true => of_float(step, &args),
+                false => return false,
+            },
+            DType::U8 | DType::I8 | DType::I32 => match of_integer(step, *dtype, &args) {
+                Some(range) => Some(range),
+                None => return false,
+            },
+            DType::F16 | DType::BF16 | DType::F64 | DType::U32 | DType::I64 | DType::Bool => {
+                return false;
+            }
+        };
+        done.push(range);
+    }
+    true
+}
+
+fn range_of(dtype: DType) -> Range {
+    match dtype {
+        DType::U8 | DType::I8 => {
+            let (lo, hi) = dtype.int_range()?;
+            Some((lo as f64, hi as f64))
+        }
+        _ => None,
+    }
+}
+
+fn of_float(step: &MapStep, args: &[(Range, DType)]) -> Range {
+    match (&step.op, args) {
+        (ScalarOp::Clamp { lo, hi }, _) => Some((lo.0, hi.0)),
+        (ScalarOp::Cast(_), &[(range, _)]) => range,
+        (ScalarOp::Unary(UnaryFn::Round | UnaryFn::Trunc), &[(range, _)]) => {
+            range.map(|(lo, hi)| (lo.floor(), hi.ceil()))
+        }
+        (_, _) => None,
+    }
+}
+
+/// The range of an integer step that f32 computes exactly.
+fn of_integer(step: &MapStep, dtype: DType, args: &[(Range, DType)]) -> Range {
+    let (lo, hi) = match (&step.op, args) {
+        (ScalarOp::Const(_, v), _) if v.0.fract() == 0.0 => (v.0, v.0),
+        // Towards zero; NaN becomes 0.
+        (ScalarOp::Cast(_), &[(Some((lo, hi)), _)]) => (lo.trunc().min(0.0), hi.trunc().max(0.0)),
+        (ScalarOp::Binary(BinaryFn::Add), &[(Some(a), _), (Some(b), _)]) => (a.0 + b.0, a.1 + b.1),
+        (ScalarOp::Binary(BinaryFn::Sub), &[(Some(a), _), (Some(b), _)]) => (a.0 - b.1, a.1 - b.0),
+        (_, _) => return None,
+    };
+    let (least, greatest) = dtype.int_range()?;
+    let holds = lo >= (least as f64).max(-LIMIT) && hi <= (greatest as f64).min(LIMIT);
+    holds.then_some((lo, hi))
+}

@@ -1,0 +1,187 @@
+//! Convolutions of bytes against sums of integers written out, at every level of the machine.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use tercet_cpu::kernels::byte_conv::{
+    ByteCall, Codes, Finish, byte_conv, pack, packed_len, scratch_len,
+};
+use tercet_cpu::kernels::conv::{ConvShape, Windows};
+use tercet_cpu::kernels::{SimdLevel, Threads};
+
+/// Bytes, a third of them extremes.
+fn bytes(len: usize, seed: u32) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        match state >> 28 {
+            0 | 1 => 0x80,
+            2 | 3 => 0x7f,
+            4 => 0xff,
+            5 => 0,
+            _ => (state >> 16) as u8,
+        }
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// `[batch, groups, channels, m]`, and for height and width `[size, kernel, stride, dilation, pad before, pad after]`.
+type Case = ([usize; 4], [[usize; 6]; 2]);
+
+fn shape(&([batch, groups, channels, m], axes): &Case) -> ConvShape {
+    let of = |f: fn([usize; 6]) -> usize, first: usize| [first, f(axes[0]), f(axes[1])];
+    let out = |[size, kernel, stride, dilation, before, after]: [usize; 6]| {
+        let reach = (kernel - 1) * dilation + 1;
+        (size + before + after).checked_sub(reach).unwrap() / stride + 1
+    };
+    ConvShape {
+        windows: Windows {
+            sizes: of(|a| a[0], 1),
+            kernel: of(|a| a[1], 1),
+            out: of(out, 1),
+            stride: of(|a| a[2], 1),
+            dilation: of(|a| a[3], 1),
+            pad: of(|a| a[4], 0),
+        },
+        batch,
+        groups,
+        channels,
+        m,
+    }
+}
+
+fn value(byte: u8, codes: Codes) -> i64 {
+    let code = match codes.signed {
+        true => i64::from(byte as i8),
+        false => i64::from(byte),
+    };
+    code - i64::from(codes.zero)
+}
+
+/// The sum of window `at` of channel `channel` of all.
+fn sum(s: &ConvShape, x: &[u8], w: &[u8], codes: [Codes; 2], channel: usize, at: usize) -> i64 {
+    let windows = &s.windows;
+    let (entry, own) = (channel / s.m, channel % (s.groups * s.m));
+    let place = [0, at / windows.out[2], at % windows.out[2]];
+    let mut sum = 0;
+    for c in 0..s.channels {
+        for t in 0..windows.taps() {
+            let tap = windows.tap(t);
+            let from = |axis: usize| {
+                let to = place[axis] * windows.stride[axis] + tap[axis] * windows.dilation[axis];
+                to.checked_sub(windows.pad[axis])
+                    .filter(|i| *i < windows.sizes[axis])
+            };
+            if let (Some(row), Some(col)) = (from(1), from(2)) {
+                let plane = (entry * s.channels + c) * windows.plane();
+                let x = x[plane + row * windows.sizes[2] + col];
+                let w = w[(own * s.channels + c) * windows.taps() + t];
+                sum += value(x, codes[0]) * value(w, codes[1]);
+            }
+        }
+    }
+    sum
+}
+
+fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes) {
+    let s = shape(case);
+    let channels = s.groups * s.m;
+    let k = s.channels * s.windows.taps();
+    let x = bytes(s.batch * s.groups * s.channels * s.windows.plane(), 1);
+    let w = bytes(channels * k, 2);
+    // Of every size: some channels are bounded nearly everywhere, others nowhere.
+    let root = (k.max(1) as f32).sqrt();
+    let scale: Vec<f32> = (0..channels)
+        .map(|o| [0.02, 0.002, 0.0005][o % 3] / root)
+        .collect();
+    let bias: Vec<f32> = (0..channels).map(|o| (o % 7) as f32 * 3.3 - 9.0).collect();
+    let (lo, hi) = if out.signed { (-128, 127) } else { (0, 255) };
+    let (lo, hi) = (lo + 5, hi - 9);
+    let finish = Finish {
+        scale: &scale,
+        bias: &bias,
+        zero: out.zero,
+        lo,
+        hi,
+    };
+    let mut packed = vec![0; packed_len(&s)];
+    pack(&s, codes[1], &w, &mut packed);
+    let call = ByteCall {
+        shape: &s,
+        x: &x,
+        codes: codes[0],
+        finish,
+    };
+    let run = |threads: Threads| {
+        let mut y = vec![77; s.batch * channels * s.windows.count()];
+        let mut scratch = vec![-1; scratch_len(threads.count(), &s)];
+        byte_conv(level, threads, &call, &packed, &mut y, &mut scratch);
+        y
+    };
+    let y = run(Threads::Serial);
+    assert_eq!(y, run(Threads::Pool), "{case:?}: threads");
+    for (i, y) in y.iter().enumerate() {
+        let (channel, at) = (i / s.windows.count(), i % s.windows.count());
+        let sum = sum(&s, &x, &w, codes, channel, at);
+        let o = channel % channels;
+        let scaled = sum as f32 * scale[o] + bias[o];
+        let code = scaled.clamp((lo - out.zero) as f32, (hi - out.zero) as f32);
+        let want = code.round_ties_even() as i32 + out.zero;
+        let own = if out.signed {
+            i32::from(*y as i8)
+        } else {
+            i32::from(*y)
+        };
+        assert_eq!(
+            own,
+            want,
+            "{case:?} {codes:?}, element {i}, {}",
+            level.name()
+        );
+    }
+}
+
+const CASES: &[Case] = &[
+    // Rows as they are: whole panels, halves and rests of windows, channels of every rest, odd depths.
+    ([1, 1, 5, 7], [[3, 1, 1, 1, 0, 0], [7, 1, 1, 1, 0, 0]]),
+    ([2, 1, 64, 13], [[7, 1, 1, 1, 0, 0], [7, 1, 1, 1, 0, 0]]),
+    ([1, 1, 131, 40], [[14, 1, 1, 1, 0, 0], [14, 1, 1, 1, 0, 0]]),
+    ([1, 1, 16, 96], [[40, 1, 1, 1, 0, 0], [41, 1, 1, 1, 0, 0]]),
+    // Padding on all sides, short rows, strides.
+    ([1, 1, 3, 8], [[9, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
+    ([2, 1, 70, 33], [[7, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
+    ([1, 1, 3, 20], [[33, 7, 2, 1, 3, 3], [45, 7, 2, 1, 3, 2]]),
+    ([1, 1, 12, 6], [[17, 3, 2, 1, 1, 1], [14, 3, 2, 1, 0, 1]]),
+    ([1, 1, 20, 9], [[14, 1, 2, 1, 0, 0], [15, 1, 2, 1, 0, 0]]),
+    ([1, 1, 6, 5], [[19, 3, 3, 2, 2, 1], [40, 2, 3, 5, 4, 0]]),
+    ([1, 1, 2, 4], [[1, 1, 1, 1, 0, 0], [61, 5, 4, 3, 7, 6]]),
+    ([1, 1, 4, 3], [[11, 3, 1, 1, 2, 2], [1, 3, 1, 1, 1, 1]]),
+    // More columns than a task holds, and weights that are not read again.
+    ([1, 1, 400, 64], [[9, 3, 1, 1, 1, 1], [9, 3, 1, 1, 1, 1]]),
+    // Groups, one channel of each among them.
+    ([2, 3, 4, 7], [[8, 3, 1, 1, 1, 1], [9, 3, 1, 1, 1, 1]]),
+    ([2, 5, 1, 1], [[9, 3, 1, 1, 1, 1], [18, 3, 1, 1, 1, 1]]),
+    ([1, 4, 1, 3], [[15, 3, 2, 1, 1, 1], [37, 3, 2, 1, 1, 1]]),
+    ([1, 33, 1, 1], [[7, 5, 1, 1, 2, 2], [7, 5, 1, 1, 2, 2]]),
+    ([1, 3, 1, 1], [[200, 3, 1, 2, 2, 2], [130, 2, 3, 4, 3, 0]]),
+    ([1, 2, 1, 1], [[12, 9, 1, 1, 4, 4], [12, 9, 1, 1, 4, 4]]),
+    // Padding alone; no channels.
+    ([1, 1, 2, 3], [[1, 2, 3, 1, 4, 4], [1, 2, 3, 1, 3, 3]]),
+    ([1, 1, 0, 3], [[3, 1, 1, 1, 0, 0], [4, 1, 1, 1, 0, 0]]),
+];
+
+#[test]
+fn convolutions_of_bytes_are_sums_of_integers() {
+    let codes = |signed: bool, zero: i32| Codes { signed, zero };
+    let kinds = [
+        ([codes(false, 0), codes(true, 0)], codes(false, 0)),
+        ([codes(false, 255), codes(true, 0)], codes(false, 128)),
+        ([codes(true, -128), codes(true, -128)], codes(true, 127)),
+        ([codes(true, 127), codes(false, 131)], codes(true, -128)),
+    ];
+    for case in CASES {
+        for level in SimdLevel::available() {
+            for (codes, out) in kinds {
+                check(case, *level, codes, out);
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Convolution of 8-bit codes to 8-bit codes.
+
+mod cases;
+
+use crate::accuracy::Accuracy;
+use crate::attrs;
+use crate::case::{Case, Reject};
+use crate::dtype::DType;
+use crate::error::{EvalError, OpError, TypeError};
+use crate::grad::Gradient;
+use crate::graph::{Graph, Value};
+use crate::op::{Doc, EvalCtx, OpSpec, Tier};
+use crate::ops::conv::{Conv, expect_bias, per_group};
+use crate::ops::util::{expect_dtype, expect_equal, expect_rank, from_scalars, scalars};
+use crate::ops::window::{Window, kernel_sizes, spatial_axes, windowed};
+use crate::scalar::Scalar;
+use crate::tensor::Tensor;
+use crate::types::{TensorType, Type};
+
+attrs! {
+    /// `y[n, o, p] = clamp(round(s scale[o] + bias[o]) + y_zero, lo, hi)` with
+    /// `s = sum_{c, t} (w[o, c, t] - w_zero) (x[n, first(o) + c, p stride + t dilation - pad] - x_zero)` in I32, which wraps, then as F32.
+    pub struct QuantizedConv {
+        /// From one window to the next.
+        pub stride: Vec<usize>,
+        /// Codes of 0 before each spatial axis.
+        pub pad_before: Vec<usize>,
+        /// Codes of 0 after each spatial axis.
+        pub pad_after: Vec<usize>,
+        /// From one tap to the next.
+        pub dilation: Vec<usize>,
+        /// Channels fall into so many groups, each of which has its own part of the result's.
+        pub groups: usize,
+        /// The code of 0 in x.
+        pub x_zero: i64,
+        /// The code of 0 in w.
+        pub w_zero: i64,
+        /// The code of 0 in the result.
+        pub y_zero: i64,
+        /// The least code of the result.
+        pub lo: i64,
+        /// The greatest code of the result.
+        pub hi: i64,
+        /// The dtype of the result, U8 or I8.
+        pub to: DType,
+    }
+}
+
+/// The dtypes of codes.
+const CODES: &[DType] = &[DType::U8, DType::I8];
+
+impl QuantizedConv {
+    /// Where windows stand.
+    pub fn window(&self) -> Window {
+        Window {
+            stride: self.stride.clone(),
+            pad_before: self.pad_before.clone(),
+            pad_after: self.pad_after.clone(),
+            dilation: self.dilation.clone(),
+        }
+    }
+
+    /// The codes of the result: none that the dtype does not have, and one at least.
+    fn check_codes(&self, x: DType, w: DType) -> Result<(), TypeError> {
+        let bad = |name: &'static str, reason: String| Err(TypeError::Attr { name, reason });
+        if !CODES.contains(&self.to) {
+            return bad("to", format!("{} is neither u8 nor i8", self.to));
+        }
+        let listed = [
+            ("x_zero", self.x_zero, x),
+            ("w_zero", self.w_zero, w),
+            ("y_zero", self.y_zero, self.to),
+            ("lo", self.lo, self.to),
+            ("hi", self.hi, self.to),
+        ];
+        for (name, code, dtype) in listed {
+            let range = dtype.int_range();
+            if !range.is_some_and(|(least, greatest)| (least..=greatest).contains(&code)) {
+                return bad(name, format!("{code} is no {dtype}"));
+            }
+        }
+        match self.lo <= self.hi {
+            true => Ok(()),
+            false => bad("lo", format!("{} is above hi, {}", self.lo, self.hi)),
+        }
+    }
+}
+
+impl OpSpec for QuantizedConv {
+    const DOC: Doc = Doc {
+        name: "quantized_conv",
+        text: "Convolution of codes `x [N, C, ..]` and `w [O, C / groups, ..]` less their zero points, in I32: \
+               `clamp(round(sum scale[o] + bias[o]) + y_zero, lo, hi)` with `scale [O]` and `bias [O]` in F32.",
+        operands: &["x", "w", "scale", "bias"],
+        dtypes: CODES,
+        accuracy: Accuracy::Exact,
+        tier: Tier::Composite,
+    };
+
+    const GRADIENT: Gradient<Self> = Gradient::None("codes have no neighbours");
+
+    fn infer(&self, operands: &[&Type]) -> Result<Vec<Type>, TypeError> {
+        let &[x, w, scale, bias] = operands else {
+            return Err(TypeError::Arity {
+                expected: "4".into(),
+                given: operands.len(),
+            });
+        };
+        expect_dtype("x", x, CODES)?;
+        expect_dtype("w", w, CODES)?;
+        self.check_codes(x.dtype, w.dtype)?;
+        let axes = spatial_axes("x", x)?;
+        expect_rank("w", w, axes + 2)?;
+        self.window().check(axes)?;
+        let kernel = kernel_sizes(w)?;
+        per_group(&w.shape[0], self.groups)?;
+        let channels = per_group(&x.shape[1], self.groups)?;
+        expect_equal("channels of a group and of w", &channels, &w.shape[1])?;
+        let float = Type::new(DType::F32, [0usize; 0]);
+        for (name, ty) in [("scale", scale), ("bias", bias)] {
+            expect_dtype(name, ty, &[DType::F32])?;
+            expect_bias(Some(ty), &float, &w.shape[0])?;
+        }
+        let mut y = windowed(x, w.shape[0].clone(), &self.window(), &kernel, false)?;
+        y.dtype = self.to;
+        Ok(vec![y])
+    }
+
+    fn eval(
+        &self,
+        ctx: &EvalCtx,
+        operands: &[&Tensor],
+        results: &[TensorType],
+    ) -> Result<Vec<Tensor>, EvalError> {
+        let less = |t: &Tensor, zero: i64| {
+            let list: Vec<Scalar> = scalars(t)
+                .into_iter()
+                .map(|code| Scalar::I(code.as_i64() - zero))
+                .collect();
+            from_scalars(TensorType::new(DType::I32, t.shape()), &list)
+        };
+        let x = less(operands[0], self.x_zero)?;
+        let w = less(operands[1], self.w_zero)?;
+        let of_sums = TensorType::new(DType::I32, &results[0].shape);
+        let conv = Conv::of(self.window(), self.groups, None);
+        let sums = conv.eval(ctx, &[&x, &w], &[of_sums])?;
+        let (scale, bias) = (scalars(operands[2]), scalars(operands[3]));
+        let plane: usize = results[0].shape[2..].iter().product();
+        let codes: Vec<Scalar> = scalars(&sums[0])
+            .iter()
+            .enumerate()
+            .map(|(i, sum)| {
+                let o = i / plane.max(1) % scale.len().max(1);
+                let (scale, bias) = (scale[o].as_f64() as f32, bias[o].as_f64() as f32);
+                // Each step in F32, as executors compute it.
+                let scaled = sum.as_i64() as f32 * scale + bias;
+                let code = scaled.round_ties_even() + self.y_zero as f32;
+                Scalar::I((code as i64).clamp(self.lo, self.hi))
+            })
+            .collect();
+        Ok(vec![from_scalars(results[0].clone(), &codes)?])
+    }
+
+    fn cases() -> Vec<Case> {
+        cases::all()
+    }
+
+    fn rejects() -> Vec<Reject> {
+        cases::rejects()
+    }
+}
+
+impl Graph {
+    /// The convolution of codes `x [N, C, ..]` with codes `w [O, C / groups, ..]`, each U8 or I8, scaled and moved by
+    /// `scale [O]` and `bias [O]` in F32 and rounded to codes of `op.to`. See [`QuantizedConv`].
+    ///
+    /// # Errors
+    /// [`OpError`] when dtypes or sizes do not agree, or a zero point or bound is no code of its dtype.
+    pub fn quantized_conv(
+        &mut self,
+        op: QuantizedConv,
+        [x, w, scale, bias]: [Value; 4],
+    ) -> Result<Value, OpError> {
+        self.add(op, &[x, w, scale, bias])
+    }
+}

@@ -1,0 +1,284 @@
+//! Graphs of codes of 8 bits: what dequantises, computes and quantises again runs on the codes.
+
+use tercet::{CompileOptions, Device, Tensor};
+use tercet_ir::case::{Case, CaseGraph, Fill};
+use tercet_ir::{DType, EvalCtx, Op, OpError, OpKind, evaluate};
+use tercet_onnx::ImportOptions;
+
+use super::made::{Model, attr_int, attr_ints, node};
+use super::run;
+
+/// Numbers of `TensorProto.DataType`.
+const FLOAT: i32 = 1;
+const UINT8: i32 = 2;
+const INT8: i32 = 3;
+const INT32: i32 = 6;
+
+fn floats(list: &[f32]) -> Vec<u8> {
+    list.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The kernels of the CPU, one line each.
+fn kernels(model: &Model) -> String {
+    let imported = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect("imports");
+    let explained = Device::cpu().explain(&imported.graph, &CompileOptions::default());
+    let text = explained.expect("explains").to_string();
+    let at = text.find("kernels").expect("a list of kernels");
+    text[at..].to_string()
+}
+
+/// Adds `to = dequantise(quantise(from))` with U8 codes.
+fn through_codes(model: Model, from: &str, to: &str, scale: f32, zero: u8) -> Model {
+    let [s, z, q] = ["scale", "zero", "codes"].map(|part| format!("{to}.{part}"));
+    model
+        .raw(&s, FLOAT, &[], &scale.to_le_bytes())
+        .raw(&z, UINT8, &[], &[zero])
+        .node(node("QuantizeLinear", &[from, &s, &z], &[&q]))
+        .node(node("DequantizeLinear", &[&q, &s, &z], &[to]))
+}
+
+const SCALES: [f32; 3] = [0.25, 0.03125, 0.5];
+const BIAS: [i32; 3] = [-90, 4000, 7];
+/// Channels, rows and columns of x.
+const SIZES: [usize; 3] = [3, 4, 5];
+
+fn weight(i: usize) -> i8 {
+    [-128, 127, 3, -7, 0, 90, -55][i * 5 % 7]
+}
+
+/// A convolution of 3 x 3 with padding, scales by channel, a bias and a bound, between codes.
+fn convolution() -> Model {
+    let weights: Vec<u8> = (0..81).map(|i| weight(i) as u8).collect();
+    let bias: Vec<u8> = BIAS.iter().flat_map(|b| b.to_le_bytes()).collect();
+    let steps: Vec<f32> = SCALES.iter().map(|s| s * 0.5).collect();
+    let axis = || attr_int("axis", 0);
+    let model = Model::new(&["1", "3", "4", "5"])
+        .opset(13)
+        .raw("w", INT8, &[3, 3, 3, 3], &weights)
+        .raw("w.scale", FLOAT, &[3], &floats(&SCALES))
+        .raw("w.zero", INT8, &[3], &[0; 3])
+        .raw("b", INT32, &[3], &bias)
+        .raw("b.scale", FLOAT, &[3], &floats(&steps))
+        .raw("b.zero", INT32, &[3], &[0; 12]);
+    let model = through_codes(model, "x", "x.float", 0.5, 200)
+        .node(
+            node(
+                "DequantizeLinear",
+                &["w", "w.scale", "w.zero"],
+                &["w.float"],
+            )
+            .with(axis()),
+        )
+        .node(
+            node(
+                "DequantizeLinear",
+                &["b", "b.scale", "b.zero"],
+                &["b.float"],
+            )
+            .with(axis()),
+        )
+        .node(
+            node("Conv", &["x.float", "w.float", "b.float"], &["sum"])
+                .with(attr_ints("pads", &[1, 1, 1, 1])),
+        )
+        .node(node("Relu", &["sum"], &["bounded"]));
+    through_codes(model, "bounded", "y", 32.0, 10)
+}
+
+/// The codes of x: extremes and what lies between.
+fn code(i: usize) -> u8 {
+    [0, 255, 200, 17, 128, 201, 254, 99, 3][i * 4 % 9]
+}
+
+fn x() -> Tensor {
+    let [channels, height, width] = SIZES;
+    let numbers: Vec<f32> = (0..channels * height * width)
+        .map(|i| (f32::from(code(i)) - 200.0) * 0.5)
+        .collect();
+    Tensor::from_slice(&[1, channels, height, width], &numbers).expect("fits")
+}
+
+/// The result of [`convolution`], from sums of integers.
+fn expected() -> Vec<f64> {
+    let [channels, height, width] = SIZES;
+    let mut all = Vec::new();
+    for o in 0..3 {
+        for at in 0..height * width {
+            let (row, col) = (at / width, at % width);
+            let mut sum = i64::from(BIAS[o]);
+            for tap in 0..channels * 9 {
+                let (c, t) = (tap / 9, tap % 9);
+                let (r, s) = ((row + t / 3).wrapping_sub(1), (col + t % 3).wrapping_sub(1));
+                if r < height && s < width {
+                    let x = i64::from(code((c * height + r) * width + s)) - 200;
+                    sum += x * i64::from(weight(o * 27 + tap));
+                }
+            }
+            let number = sum as f64 * 0.5 * f64::from(SCALES[o]);
+            let code = (number.max(0.0) / 32.0).round_ties_even() + 10.0;
+            all.push((code.clamp(0.0, 255.0) - 10.0) * 32.0);
+        }
+    }
+    all
+}
+
+#[test]
+fn a_convolution_between_codes_is_one_of_integers() {
+    let model = convolution();
+    let kernels = kernels(&model);
+    assert!(kernels.contains("1 x quantized_conv"), "{kernels}");
+    assert!(!kernels.contains(" x conv "), "{kernels}");
+    let y = run(&model, &x()).to_f64s();
+    let expected = expected();
+    assert_eq!(y, expected);
+    let (least, greatest) = (0.0, 245.0 * 32.0);
+    assert!(expected.contains(&least) && expected.contains(&greatest));
+}
+
+#[test]
+fn what_moves_numbers_moves_their_codes() {
+    let model = Model::new(&["1", "3", "4", "5"]).opset(13);
+    let model = through_codes(model, "x", "a", 0.5, 200)
+        .node(
+            node("MaxPool", &["a"], &["pooled"])
+                .with(attr_ints("kernel_shape", &[3, 3]))
+                .with(attr_ints("pads", &[1, 1, 1, 1])),
+        )
+        .node(node("Concat", &["a", "pooled.float"], &["both"]).with(attr_int("axis", 1)));
+    let model = through_codes(model, "pooled", "pooled.float", 0.5, 200);
+    let model = through_codes(model, "both", "y", 1.0, 100);
+    let kernels = kernels(&model);
+    assert!(kernels.contains("1 x pool"), "{kernels}");
+    let y = run(&model, &x());
+    assert_eq!(y.shape(), [1, 6, 4, 5]);
+    let [channels, height, width] = SIZES;
+    let number = |i: usize| (f64::from(code(i)) - 200.0) * 0.5;
+    let again = |x: f64| (x.round_ties_even() + 100.0).clamp(0.0, 255.0) - 100.0;
+    let mut expected: Vec<f64> = (0..channels * height * width)
+        .map(|i| again(number(i)))
+        .collect();
+    for i in 0..channels * height * width {
+        let (c, row, col) = (i / (height * width), i / width % height, i % width);
+        let around = (0..9).filter_map(|t| {
+            let (r, s) = ((row + t / 3).wrapping_sub(1), (col + t % 3).wrapping_sub(1));
+            (r < height && s < width).then(|| number((c * height + r) * width + s))
+        });
+        expected.push(again(around.fold(f64::MIN, f64::max)));
+    }
+    assert_eq!(y.to_f64s(), expected);
+}
+
+/// The CPU's results of a case, and those of the reference.
+fn both(case: &CaseGraph) -> [Vec<Tensor>; 2] {
+    let options = CompileOptions {
+        bounds: case.bounds.clone(),
+        ..CompileOptions::default()
+    };
+    let mut exe = Device::cpu()
+        .compile(&case.graph, &options)
+        .expect("compiles");
+    let mut given: Vec<(&str, &Tensor)> = Vec::new();
+    for (_, node) in case.graph.nodes() {
+        match &node.op {
+            Op::Param(p) => {
+                let tensor = case.tensors[&p.name].clone();
+                exe.set_param(&p.name, tensor).expect("a parameter");
+            }
+            Op::Input(i) => given.push((&i.name, &case.tensors[&i.name])),
+            _ => {}
+        }
+    }
+    let got = exe.run(&given).expect("runs");
+    let want = evaluate(&case.graph, &EvalCtx::default(), &case.tensors).expect("evaluates");
+    let outputs = case.graph.outputs().iter();
+    let want = outputs.map(|o| want.get(o.value).clone()).collect();
+    [got, want]
+}
+
+#[test]
+fn the_cpu_convolves_codes_as_the_reference_does() {
+    for case in OpKind::QuantizedConv.cases() {
+        for dtype in [DType::U8, DType::I8] {
+            let case_graph = case.build(dtype).expect("cases build");
+            let [got, want] = both(&case_graph);
+            assert_eq!(got, want, "{} of {dtype}", case.name);
+        }
+    }
+}
+
+/// Two operands of codes, each with every code, and a function of one: numbers, then codes again.
+fn of_codes(c: &mut CaseGraph, second: bool) -> Result<(), OpError> {
+    let all: Vec<f64> = (0..2048).map(|i| f64::from(i * 37 % 256)).collect();
+    let low = if c.dtype == DType::I8 { 128.0 } else { 0.0 };
+    let codes = |step: usize| {
+        let list = (0..all.len()).map(|i| all[i * step % all.len()] - low);
+        Fill::Values(list.collect())
+    };
+    let mut numbers = Vec::new();
+    for (name, step, zero) in [("a", 1, 3.0), ("b", 5, 100.0)] {
+        if name == "b" && !second {
+            continue;
+        }
+        let x = c.input(name, [2, 1024], codes(step))?;
+        let g = &mut c.graph;
+        let wide = g.cast(x, DType::I32)?;
+        let zero = g.scalar(DType::I32, zero)?;
+        let less = g.sub(wide, zero)?;
+        let float = g.cast(less, DType::F32)?;
+        let scale = g.scalar(DType::F32, 0.037)?;
+        numbers.push(g.mul(float, scale)?);
+    }
+    let dtype = c.dtype;
+    let g = &mut c.graph;
+    let number = match numbers.as_slice() {
+        &[a, b] => g.plus(a, b)?,
+        _ => g.sigmoid(numbers[0])?,
+    };
+    let scale = g.scalar(DType::F32, if second { 0.05 } else { 0.004 })?;
+    let scaled = g.div(number, scale)?;
+    let rounded = g.round(scaled)?;
+    let zero = g.scalar(DType::F32, 7.0)?;
+    let moved = g.plus(rounded, zero)?;
+    let (least, greatest) = dtype.int_range().expect("integers");
+    let bounded = g.clamp(moved, least as f64, greatest as f64)?;
+    let y = g.cast(bounded, dtype)?;
+    let wide = g.cast(y, DType::I32)?;
+    c.output(y)?;
+    c.output(wide)
+}
+
+#[test]
+fn maps_of_codes_are_exact() {
+    for second in [false, true] {
+        let case = Case::new("codes", move |c| of_codes(c, second));
+        for dtype in [DType::U8, DType::I8] {
+            let case = case.build(dtype).expect("builds");
+            let [got, want] = both(&case);
+            for (got, want) in got.iter().zip(&want) {
+                let (got, want) = (got.to_f64s(), want.to_f64s());
+                // The reference rounds numbers once each, in F64 before: next to a tie it may take the other code.
+                let off = got.iter().zip(&want).filter(|(a, b)| a != b);
+                let steps = off.clone().all(|(a, b)| (a - b).abs() <= 1.0);
+                assert!(steps && off.count() * 100 <= want.len(), "{dtype} {second}");
+            }
+        }
+    }
+}
+
+/// NaN becomes 0, as where numbers are computed one by one; what is beyond a bound is the bound.
+#[test]
+fn numbers_that_are_none_become_codes() {
+    let model = Model::new(&["6"]).opset(13);
+    let model = through_codes(model, "x", "y", 0.5, 3);
+    let list = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        -0.25,
+        1e30,
+        -0.0,
+    ];
+    let x = Tensor::from_slice(&[6], &list).expect("fits");
+    let y = run(&model, &x).to_f64s();
+    assert_eq!(y, [-1.5, 126.0, -1.5, 0.0, 126.0, 0.0]);
+}
