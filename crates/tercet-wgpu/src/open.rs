@@ -119,7 +119,7 @@ pub(crate) async fn open(
             false => wgpu::ExperimentalFeatures::disabled(),
         },
         // Large buffers have memory of their own either way; this keeps blocks for small ones small.
-        memory_hints: wgpu::MemoryHints::Performance,
+        memory_hints: wgpu::MemoryHints::MemoryUsage,
         trace: wgpu::Trace::Off,
     };
     let mut subgroup = subgroup(&below, info, limits.max_compute_invocations_per_workgroup);
