@@ -114,6 +114,9 @@ impl WgpuBackend {
                     false => Vec::new(),
                 },
                 packed_dots: below.packed_dots,
+                // There the barriers of what naga writes are of the whole device; WebGPU does not say so.
+                ordered_storage: options.limits == LimitSet::Found
+                    && info.backend == wgpu::Backend::Vulkan,
                 ..caps(&limits, features, &known, units, subgroup)
             },
             gpu: Arc::new(gpu),

@@ -257,8 +257,7 @@ pub(crate) fn caps(
         coop_converts: false,
         coop_lanes: false,
         shuffles: features.contains(wgpu::Features::SUBGROUP),
-        // There the barriers of what naga writes are of the whole device.
-        ordered_storage: info.backend == wgpu::Backend::Vulkan,
+        ordered_storage: false,
         natives: Natives::default(),
         // wgpu does not say: the driver below it does, if any.
         packed_dots: false,

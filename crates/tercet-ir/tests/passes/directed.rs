@@ -193,7 +193,7 @@ fn an_unknown_pass_is_refused() {
     let error = optimize(&Graph::new(), &options).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "no pass named `fusion`; the pipeline has: fold_constants, simplify, cse, drop_checkpoints, \
+        "no pass named `fusion`; the pipeline has: recognize_codes, fold_constants, simplify, cse, drop_checkpoints, \
          recognize, fuse_epilogue, pack_qkv, fuse_elementwise, dce"
     );
 }

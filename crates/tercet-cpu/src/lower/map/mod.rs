@@ -14,6 +14,7 @@
 mod body;
 mod chain;
 mod geometry;
+mod integers;
 mod load;
 mod step;
 mod table;

@@ -8,15 +8,15 @@ use tercet_ir::scalar::{BinaryFn, CompareFn, Scalar, ScalarOp, UnaryFn};
 use super::body::{Arg, Class, Dst, Reg, Step};
 use super::geometry::Block;
 use super::load::{Source, round};
-use super::{BLOCK, Job};
+use super::{BLOCK, Job, integers};
 use crate::kernels::chain::Function;
 use crate::kernels::vmath::{self, Comparison};
 
 /// The operands of a step for one block.
-struct Operands<'a> {
+pub(super) struct Operands<'a> {
     job: &'a Job<'a>,
     sources: &'a [Source],
-    args: &'a [Arg],
+    pub(super) args: &'a [Arg],
     len: usize,
     /// The scratch memory before and after the step's own register.
     low: &'a [u8],
@@ -25,7 +25,7 @@ struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    fn get<T: Pod>(&self, at: usize) -> &[T] {
+    pub(super) fn get<T: Pod>(&self, at: usize) -> &[T] {
         let reg = match self.args[at] {
             Arg::Reg(reg) => reg,
             Arg::Input(i) => match self.sources[i] {
@@ -44,7 +44,7 @@ impl Operands<'_> {
         }
     }
 
-    fn class(&self, at: usize) -> Class {
+    pub(super) fn class(&self, at: usize) -> Class {
         match self.args[at] {
             Arg::Reg(reg) => reg.class,
             Arg::Input(i) => self.job.body.inputs[i].reg.class,
@@ -98,7 +98,12 @@ fn apply(step: &Step, x: &Operands<'_>, out: &mut [u8]) {
             scalars(step, x, out, |s| s.as_f64() as f32);
         }
         Class::F64 => scalars::<f64>(step, x, cast_slice_mut(out), Scalar::as_f64),
-        Class::Int => scalars::<i64>(step, x, cast_slice_mut(out), Scalar::as_i64),
+        Class::Int => {
+            let out: &mut [i64] = cast_slice_mut(out);
+            if !integers::of(step, x, out) {
+                scalars(step, x, out, Scalar::as_i64);
+            }
+        }
         Class::Bool => {
             if !truths(step, x, out) {
                 scalars::<u8>(step, x, out, |s| u8::from(s.truth()));

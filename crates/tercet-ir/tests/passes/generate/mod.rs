@@ -3,6 +3,7 @@
 //! A graph is grown from a list of numbers, one decision each; what an operator refuses is left
 //! out, so that every list gives a graph.
 
+mod codes;
 mod movement;
 
 use std::collections::BTreeMap;
@@ -52,6 +53,10 @@ pub(crate) fn sample(kind: Kind, decisions: &[u16]) -> Sample {
     g.leaves();
     while !g.decisions.as_slice().is_empty() {
         g.step();
+    }
+    if kind == Kind::Wild {
+        // Rounding jumps.
+        g.through_codes();
     }
     g.finish()
 }

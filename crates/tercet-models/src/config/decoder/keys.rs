@@ -133,15 +133,6 @@ impl<'a> Keys<'a> {
         Ok(Some(found).filter(|factor| *factor != 0.0))
     }
 
-    /// The error of an architecture of which only folders are read.
-    pub(super) fn not_read(&self) -> ConfigError {
-        ConfigError::Unsupported {
-            field: "general.architecture".to_string(),
-            found: clip(self.architecture),
-            supported: "this architecture as a folder of Hugging Face".to_string(),
-        }
-    }
-
     pub(in crate::config) fn unsupported(
         &self,
         name: &str,
@@ -187,9 +178,6 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderSpec, ConfigError> {
         supported: families::gguf_names(),
     })?;
     let keys = Keys::new(gguf, architecture);
-    if family.get().only_folders {
-        return Err(keys.not_read());
-    }
     let mut spec = common(&keys, family)?;
     experts(&keys, &mut spec)?;
     (family.get().keys)(&keys, &mut spec)?;

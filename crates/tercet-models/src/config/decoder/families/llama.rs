@@ -9,7 +9,6 @@ use crate::config::decoder::{ConfigError, DecoderSpec, Experts, Fields, Part, Ro
 pub(super) const LLAMA: FamilyRow = FamilyRow {
     model_type: "llama",
     architecture: "llama",
-    only_folders: false,
     varies_in_gguf: false,
     bidirectional_in_gguf: false,
     sizes: Sizes {

@@ -30,8 +30,6 @@ pub(crate) struct FamilyRow {
     pub(super) model_type: &'static str,
     /// The architecture of its GGUF files.
     pub(crate) architecture: &'static str,
-    /// Whether its GGUF files are not read.
-    pub(super) only_folders: bool,
     /// Whether its GGUF files may say the sizes of layers one by one: 0 key heads of those that do not attend.
     pub(super) varies_in_gguf: bool,
     /// Whether the tokens of its GGUF files see both ways.
@@ -177,8 +175,7 @@ pub(crate) fn model_types() -> String {
 
 /// What GGUF files may name.
 pub(super) fn gguf_names() -> String {
-    let read = FAMILIES.iter().filter(|f| !f.only_folders);
-    let mut names: Vec<&str> = read.map(|f| f.architecture).collect();
+    let mut names: Vec<&str> = FAMILIES.iter().map(|f| f.architecture).collect();
     names.dedup();
     names.join(", ")
 }
