@@ -76,6 +76,19 @@ fn by_steps(e: &mut Emit<'_>, view: &View) -> Result<View, CompileError> {
     }
 }
 
+/// What an invocation makes for each unit of an entry: steps and carried rows, or one that makes all carried ones and the steps
+/// that see them, and the steps beyond.
+fn rows(e: &mut Emit<'_>, steps: Num, before: usize, in_place: bool) -> Num {
+    let before = before as i64;
+    match in_place {
+        true => {
+            let beyond = e.tape().max(steps, Num::Const(before));
+            e.tape().sub(beyond, Num::Const(before - 1))
+        }
+        false => e.tape().add(steps, Num::Const(before)),
+    }
+}
+
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let Op::CausalConv(op) = &node.op else {
         unreachable!("invariant: {:?} is of this family", node.op.kind())
@@ -116,13 +129,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     // The last rows take the place of the first: kernels read these where they write, not by another binding.
     let first = given.first().map(|state| state.slot);
     let in_place = op.carry && first == Some(last_slot);
-    let rows = match in_place {
-        true => {
-            let beyond = e.tape().max(steps, Num::Const(before as i64));
-            e.tape().sub(beyond, Num::Const(before as i64 - 1))
-        }
-        false => e.tape().add(steps, Num::Const(before as i64)),
-    };
+    let rows = rows(e, steps, before, in_place);
     let all = e.tape().mul(batch, rows);
     let count = e.tape().mul(all, units);
     let strides = e.strides(&x);

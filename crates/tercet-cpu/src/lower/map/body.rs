@@ -169,13 +169,7 @@ impl Body {
         } else {
             BLOCK
         };
-        let class = |dtype| {
-            if chained {
-                Class::F32
-            } else {
-                Class::of(dtype)
-            }
-        };
+        let class = |dtype| class_of(chained, dtype);
         let mut registers = Registers {
             block,
             free: Vec::new(),
@@ -191,47 +185,7 @@ impl Body {
                 reg: registers.take(class(dtype)),
             })
             .collect();
-        let last_read = |s: usize| {
-            let reads = |step: &MapStep| step.args.contains(&MapArg::Step(s));
-            map.body.iter().rposition(reads)
-        };
-        let mut steps: Vec<Step> = Vec::with_capacity(map.body.len());
-        for (at, step) in map.body.iter().enumerate() {
-            let dtype = dtypes[at];
-            let of = |arg: &MapArg| match *arg {
-                MapArg::Input(i) => (Arg::Input(i), inputs[i].dtype),
-                MapArg::Step(s) => match steps[s].dst {
-                    Dst::Reg(reg) => (Arg::Reg(reg), steps[s].dtype),
-                    Dst::Out(_) => unreachable!("invariant: no step reads a step kept in a result"),
-                },
-            };
-            let (args, from): (Vec<Arg>, Vec<DType>) = step.args.iter().map(of).unzip();
-            let results: Vec<usize> = (0..map.results.len())
-                .filter(|&k| map.results[k] == at)
-                .collect();
-            let constant = matches!(step.op, ScalarOp::Const(..));
-            let dst = match (last_read(at), results.as_slice()) {
-                (None, &[k]) if (chained || Class::is_native(dtype)) && !constant => Dst::Out(k),
-                _ if constant => Dst::Reg(registers.fresh(class(dtype))),
-                _ => Dst::Reg(registers.take(class(dtype))),
-            };
-            steps.push(Step {
-                op: step.op.clone(),
-                args,
-                from: from.last().copied().unwrap_or(dtype),
-                dtype,
-                dst,
-                once: constant,
-            });
-            // A register is free again after its last reader; results and constants stay.
-            for (s, step) in steps.iter().enumerate() {
-                let done = last_read(s).unwrap_or(s) == at;
-                let kept = map.results.contains(&s) || step.once;
-                if let (true, false, Dst::Reg(reg)) = (done, kept, step.dst) {
-                    registers.free.push(reg);
-                }
-            }
-        }
+        let steps = steps(map, &inputs, dtypes, chained, &mut registers);
         let mut body = Body {
             result_bytes: map
                 .results
@@ -255,6 +209,69 @@ impl Body {
         }
         body
     }
+}
+
+/// Of a chain all registers hold floats.
+fn class_of(chained: bool, dtype: DType) -> Class {
+    match chained {
+        true => Class::F32,
+        false => Class::of(dtype),
+    }
+}
+
+/// The steps of a body: a result that no step reads goes where it belongs, if values of its dtype lie in memory as in registers.
+fn steps(
+    map: &Map,
+    inputs: &[Input],
+    dtypes: &[DType],
+    chained: bool,
+    registers: &mut Registers,
+) -> Vec<Step> {
+    let class = |dtype| class_of(chained, dtype);
+    // A chain stores what it has as it has to be.
+    let is_stored = |dtype| chained || Class::is_native(dtype);
+    let last_read = |s: usize| {
+        let reads = |step: &MapStep| step.args.contains(&MapArg::Step(s));
+        map.body.iter().rposition(reads)
+    };
+    let mut steps: Vec<Step> = Vec::with_capacity(map.body.len());
+    for (at, step) in map.body.iter().enumerate() {
+        let dtype = dtypes[at];
+        let of = |arg: &MapArg| match *arg {
+            MapArg::Input(i) => (Arg::Input(i), inputs[i].dtype),
+            MapArg::Step(s) => match steps[s].dst {
+                Dst::Reg(reg) => (Arg::Reg(reg), steps[s].dtype),
+                Dst::Out(_) => unreachable!("invariant: no step reads a step kept in a result"),
+            },
+        };
+        let (args, from): (Vec<Arg>, Vec<DType>) = step.args.iter().map(of).unzip();
+        let results: Vec<usize> = (0..map.results.len())
+            .filter(|&k| map.results[k] == at)
+            .collect();
+        let constant = matches!(step.op, ScalarOp::Const(..));
+        let dst = match (last_read(at), results.as_slice()) {
+            (None, &[k]) if is_stored(dtype) && !constant => Dst::Out(k),
+            _ if constant => Dst::Reg(registers.fresh(class(dtype))),
+            _ => Dst::Reg(registers.take(class(dtype))),
+        };
+        steps.push(Step {
+            op: step.op.clone(),
+            args,
+            from: from.last().copied().unwrap_or(dtype),
+            dtype,
+            dst,
+            once: constant,
+        });
+        // A register is free again after its last reader; results and constants stay.
+        for (s, step) in steps.iter().enumerate() {
+            let done = last_read(s).unwrap_or(s) == at;
+            let kept = map.results.contains(&s) || step.once;
+            if let (true, false, Dst::Reg(reg)) = (done, kept, step.dst) {
+                registers.free.push(reg);
+            }
+        }
+    }
+    steps
 }
 
 /// True if a [`Chain`] can run the map.
