@@ -104,6 +104,10 @@ impl Backend for CpuBackend {
     }
 
     fn products(&self) -> Vec<DType> {
+        Vec::new()
+    }
+
+    fn packed_products(&self) -> Vec<DType> {
         match rounding_pays(SimdLevel::detect()) {
             true => vec![DType::F16],
             false => Vec::new(),

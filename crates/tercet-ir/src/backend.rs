@@ -105,6 +105,11 @@ pub trait Backend: Send + Sync {
     /// multiplies faster than F32.
     fn products(&self) -> Vec<DType>;
 
+    /// The same for products with packed weights only: at least those of [`Backend::products`].
+    fn packed_products(&self) -> Vec<DType> {
+        self.products()
+    }
+
     /// Rows up to which a product reads weights that are packed in this scheme once, whatever their number; beyond, it takes kernels of long
     /// prompts. None where each row takes its time, as on processors.
     fn packed_rows(&self, scheme: Scheme) -> Option<usize>;
@@ -135,6 +140,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn products(&self) -> Vec<DType> {
         (**self).products()
+    }
+
+    fn packed_products(&self) -> Vec<DType> {
+        (**self).packed_products()
     }
 
     fn packed_rows(&self, scheme: Scheme) -> Option<usize> {

@@ -281,6 +281,11 @@ impl Device {
         self.backend.products()
     }
 
+    /// The same for products with packed weights only. F16 on processors that gain by integers of 16 bits.
+    pub fn packed_products(&self) -> Vec<DType> {
+        self.backend.packed_products()
+    }
+
     /// Rows up to which a product reads weights that are packed in this scheme once. None where each row takes its time, as on processors.
     pub fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
         self.backend.packed_rows(scheme)

@@ -273,7 +273,7 @@ pub(super) struct Sizes {
 
 /// What rows of F32 are rounded to in products of a model of this dtype.
 fn rounded_to(model: &Model, device: &Device, dtype: DType, products: Products) -> Option<DType> {
-    let chosen = products.choose(&model.graph, &device.products());
+    let chosen = products.of(&model.graph, device);
     chosen.filter(|_| dtype == DType::F32)
 }
 

@@ -25,17 +25,27 @@ pub enum Products {
 }
 
 impl Products {
-    /// What rows of this graph are rounded to on a device that multiplies these types faster than F32.
-    pub(crate) fn choose(self, graph: &Graph, faster: &[DType]) -> Option<DType> {
+    /// What rows of this graph are rounded to on the device.
+    pub(crate) fn of(self, graph: &Graph, device: &Device) -> Option<DType> {
+        self.choose(graph, [&device.products(), &device.packed_products()])
+    }
+
+    /// What rows of this graph are rounded to where these types are multiplied faster than F32, with weights that are floats and with
+    /// packed ones.
+    fn choose(self, graph: &Graph, [faster, packed]: [&[DType]; 2]) -> Option<DType> {
         let has = |dtype: DType| faster.contains(&dtype).then_some(dtype);
+        let has_packed = |dtype: DType| packed.contains(&dtype).then_some(dtype);
         match self {
             Products::Exact => None,
             Products::In(dtype) => Some(dtype),
             Products::Auto => match Stored::of(graph) {
                 Stored { all: 0, .. } => None,
-                Stored { all, bf16 } if 2 * bf16 > all => has(DType::BF16),
+                Stored { all, bf16, .. } if 2 * bf16 > all => has(DType::BF16),
                 // Matrices of bf16 are left as they are.
-                Stored { .. } => has(DType::F16).or(has(DType::BF16)),
+                Stored { packed: 0, .. } => has(DType::F16).or(has(DType::BF16)),
+                Stored { .. } => (has(DType::F16).or(has(DType::BF16)))
+                    .or(has_packed(DType::F16))
+                    .or(has_packed(DType::BF16)),
             },
         }
     }
@@ -46,6 +56,7 @@ impl Products {
 struct Stored {
     all: usize,
     bf16: usize,
+    packed: usize,
 }
 
 impl Stored {
@@ -61,6 +72,9 @@ impl Stored {
             stored.all = stored.all.saturating_add(bytes);
             if op.scheme == Scheme::BF16 {
                 stored.bf16 = stored.bf16.saturating_add(bytes);
+            }
+            if op.scheme.storage() == DType::U8 {
+                stored.packed = stored.packed.saturating_add(bytes);
             }
         }
         stored
@@ -197,16 +211,22 @@ mod tests {
             (&mixed, both, Some(f16)),
             (&dense, both, None),
         ] {
-            assert_eq!(Products::Auto.choose(graph, faster), want);
-            assert_eq!(Products::Exact.choose(graph, faster), None);
-            assert_eq!(Products::In(bf16).choose(graph, faster), Some(bf16));
+            assert_eq!(Products::Auto.choose(graph, [faster; 2]), want);
+            assert_eq!(Products::Exact.choose(graph, [faster; 2]), None);
+            assert_eq!(Products::In(bf16).choose(graph, [faster; 2]), Some(bf16));
         }
+        // Processors gain by packed weights alone.
+        let processor: [&[DType]; 2] = [&[], half];
+        assert_eq!(Products::Auto.choose(&packed, processor), Some(f16));
+        assert_eq!(Products::Auto.choose(&halves, processor), None);
+        assert_eq!(Products::Auto.choose(&dense, processor), None);
     }
 
     #[test]
     fn processors_gain_by_f16_or_by_nothing() {
         // By the instructions that they have.
-        let cpu = Device::cpu().products();
+        assert_eq!(Device::cpu().products(), []);
+        let cpu = Device::cpu().packed_products();
         assert!(cpu.is_empty() || cpu == [DType::F16], "{cpu:?}");
         assert_eq!(Device::reference().products(), []);
     }

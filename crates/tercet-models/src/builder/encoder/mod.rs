@@ -133,7 +133,7 @@ impl Encoder {
 
     /// What rows are rounded to on a device.
     pub(super) fn rounded_to(&self, device: &Device) -> Option<DType> {
-        self.products.choose(&self.model.graph, &device.products())
+        self.products.of(&self.model.graph, device)
     }
 
     /// Compiles the encoder for at most `batch` texts of at most `len` tokens at once.
