@@ -1,8 +1,8 @@
 //! Convolution of bytes: sums of products of 8-bit codes less their zero points, in I32, scaled and rounded to bytes again.
 //!
 //! Weights and codes are held as 16 bits, two neighbours along the depth in a word: one instruction multiplies both and adds the
-//! products, and nothing saturates. Most convolutions are products ([`dense`]); those of one channel a group go through its rows
-//! ([`depthwise`]). Both read a slab ([`slab`]): the rows of x that some windows need, with padding written out and elements that
+//! products, and nothing saturates. Most convolutions are products (`dense`); those of one channel a group go through its rows
+//! (`depthwise`). Both read a slab (`slab`): the rows of x that some windows need, with padding written out and elements that
 //! lie one stride apart side by side.
 //!
 //! Windows on three axes are not taken.
