@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use serde_json::Value as Json;
-use tercet::{Device, Tensor, one_line};
+use tercet::{Device, Executable, Tensor, one_line};
 use tercet_models::speech::{Recognizer, SpeechOptions, Task, Transcript, audio};
 use tercet_models::{ModelFiles, Speech};
 
@@ -26,6 +26,35 @@ fn samples() -> Result<Vec<f32>, Failure> {
 
 fn tokens(json: &Json) -> Vec<u32> {
     numbers(json).iter().map(|x| *x as u32).collect()
+}
+
+/// The logits of row `first` of all but the last token of a prompt, at once, and of the last one after them.
+fn logits_in_parts(
+    decoder: &mut dyn Executable,
+    prompt: &Json,
+    (names, heard): (&[String], &[Tensor]),
+    first: i32,
+) -> Result<Vec<Vec<f64>>, Failure> {
+    let prompt: Vec<i32> = tokens(prompt).iter().map(|t| *t as i32).collect();
+    let n = prompt.len() - 1;
+    let mut logits = Vec::new();
+    for (part, start, row) in [(&prompt[..n], 0, first), (&prompt[n..], n as i32, 0)] {
+        let len = part.len() as i32;
+        let positions: Vec<i32> = (start..start + len).collect();
+        let own = [
+            ("tokens", Tensor::from_slice(&[part.len()], part)?),
+            ("positions", Tensor::from_slice(&[part.len()], &positions)?),
+            ("start", Tensor::from_slice(&[4], &[0, start, 0, 0])?),
+            ("kv_len", Tensor::scalar(start + len)),
+            ("rows", Tensor::from_slice(&[1], &[row])?),
+        ];
+        let own = own.iter().map(|(name, tensor)| (*name, tensor));
+        let cross = names.iter().zip(heard).skip(1);
+        let cross = cross.map(|(name, tensor)| (name.as_str(), tensor));
+        let inputs: Vec<(&str, &Tensor)> = own.chain(cross).collect();
+        logits.push(decoder.run(&inputs)?.remove(0).to_f64s());
+    }
+    Ok(logits)
 }
 
 /// Features, hidden states and logits of the recording's first window.
@@ -64,26 +93,7 @@ fn check_graphs(
         let got = &hidden[*at as usize * spec.width..][..spec.width];
         near(&format!("position {at}"), got, &numbers(want))?;
     }
-    // All but the last token at once, the last one after them.
-    let prompt: Vec<i32> = (tokens(&reference["prompt"]).iter().map(|t| *t as i32)).collect();
-    let n = prompt.len() - 1;
-    let mut logits = Vec::new();
-    for (part, start, row) in [(&prompt[..n], 0, 0), (&prompt[n..], n as i32, 0)] {
-        let len = part.len() as i32;
-        let positions: Vec<i32> = (start..start + len).collect();
-        let own = [
-            ("tokens", Tensor::from_slice(&[part.len()], part)?),
-            ("positions", Tensor::from_slice(&[part.len()], &positions)?),
-            ("start", Tensor::from_slice(&[4], &[0, start, 0, 0])?),
-            ("kv_len", Tensor::scalar(start + len)),
-            ("rows", Tensor::from_slice(&[1], &[row])?),
-        ];
-        let own = own.iter().map(|(name, tensor)| (*name, tensor));
-        let cross = names.iter().zip(&heard).skip(1);
-        let cross = cross.map(|(name, tensor)| (name.as_str(), tensor));
-        let inputs: Vec<(&str, &Tensor)> = own.chain(cross).collect();
-        logits.push(decoder.run(&inputs)?.remove(0).to_f64s());
-    }
+    let logits = logits_in_parts(&mut *decoder, &reference["prompt"], (&names, &heard), 0)?;
     for (got, want) in logits.iter().zip(rows("logits")) {
         near("logits", got, &numbers(want))?;
     }

@@ -7,7 +7,7 @@ use tercet::{Device, Tensor};
 use tercet_models::speech::{Recognizer, SpeechOptions};
 use tercet_models::{ModelFiles, Moonshine};
 
-use super::{Failure, json, near, numbers, samples, tokens};
+use super::{Failure, json, logits_in_parts, near, numbers, samples, tokens};
 
 /// Hidden states and logits of the recording.
 fn check_graphs(
@@ -33,26 +33,9 @@ fn check_graphs(
         let got = &hidden[*at as usize * width..][..width];
         near(&format!("position {at}"), got, &numbers(want))?;
     }
-    // All but the last token at once, the last one after them.
-    let prompt: Vec<i32> = (tokens(&reference["prompt"]).iter().map(|t| *t as i32)).collect();
-    let n = prompt.len() - 1;
-    let mut logits = Vec::new();
-    for (part, start, row) in [(&prompt[..n], 0, n as i32 - 1), (&prompt[n..], n as i32, 0)] {
-        let len = part.len() as i32;
-        let positions: Vec<i32> = (start..start + len).collect();
-        let own = [
-            ("tokens", Tensor::from_slice(&[part.len()], part)?),
-            ("positions", Tensor::from_slice(&[part.len()], &positions)?),
-            ("start", Tensor::from_slice(&[4], &[0, start, 0, 0])?),
-            ("kv_len", Tensor::scalar(start + len)),
-            ("rows", Tensor::from_slice(&[1], &[row])?),
-        ];
-        let own = own.iter().map(|(name, tensor)| (*name, tensor));
-        let cross = names.iter().zip(&heard).skip(1);
-        let cross = cross.map(|(name, tensor)| (name.as_str(), tensor));
-        let inputs: Vec<(&str, &Tensor)> = own.chain(cross).collect();
-        logits.push(decoder.run(&inputs)?.remove(0).to_f64s());
-    }
+    let prompt = &reference["prompt"];
+    let last = tokens(prompt).len() as i32 - 2;
+    let logits = logits_in_parts(&mut *decoder, prompt, (&names, &heard), last)?;
     for (got, want) in logits.iter().zip(rows("logits")) {
         near("logits", got, &numbers(want))?;
     }
