@@ -1,6 +1,6 @@
 // y[i, j] = f(sum_s part_sums[s, i, j] + bias[i, j]): the end of a product whose sums over k were made in
 // parts.
-// An invocation has four neighbours of a row; n is a multiple of 4.
+// An invocation has four neighbours of a row; n is a multiple of 4. y may have more columns than these.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: begin
 // uses matmul/floats.wgsl: Y_TYPE, finish
 // uses prelude.wgsl: F32, flat_group, float_bits
@@ -12,6 +12,9 @@ struct Params {
     bias_offset: u32,
     bias_row: u32,
     bias_stride: u32,
+    // Where the result begins among the quads of y, and those of a row of y.
+    first: u32,
+    row_quads: u32,
     zero: u32,
 }
 
@@ -41,16 +44,17 @@ fn main(
     }
     let row = i * 4u / p.n % p.m;
     let col = i * 4u % p.n;
+    let at = p.first + i * 4u / p.n * p.row_quads + col / 4u;
     // One place in the code applies f: it is long, and compilers copy it to each place.
     for (var lane = 0u; lane < 4u; lane += 1u) {
         sum = vec4<f32>(sum.yzw, finish(sum.x, row, col + lane));
     }
     if Y_TYPE == F32 {
         for (var lane = 0u; lane < 4u; lane += 1u) {
-            y_data[i * 4u + lane] = bitcast<u32>(sum[lane]);
+            y_data[at * 4u + lane] = bitcast<u32>(sum[lane]);
         }
         return;
     }
-    y_data[i * 2u] = float_bits(sum.x, Y_TYPE) | (float_bits(sum.y, Y_TYPE) << 16u);
-    y_data[i * 2u + 1u] = float_bits(sum.z, Y_TYPE) | (float_bits(sum.w, Y_TYPE) << 16u);
+    y_data[at * 2u] = float_bits(sum.x, Y_TYPE) | (float_bits(sum.y, Y_TYPE) << 16u);
+    y_data[at * 2u + 1u] = float_bits(sum.z, Y_TYPE) | (float_bits(sum.w, Y_TYPE) << 16u);
 }

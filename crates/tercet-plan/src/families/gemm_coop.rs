@@ -13,7 +13,7 @@ use tercet_ir::DType;
 use tercet_ir::scalar::UnaryFn;
 
 pub(super) use self::choose::Gathering;
-pub use self::tiling::{Scope, Tiling};
+pub use self::tiling::{Scope, Tail, Tiling};
 use crate::caps::CoopType;
 use crate::kernel::{Access, Kernel};
 

@@ -1,7 +1,7 @@
 //! Which tiling a product on cooperative matrices gets: what the device's [`Tuning`](crate::Tuning) says of the nearest
 //! size that was measured, else what takes least time by the rates of the device's description.
 
-use super::tiling::{SPLITS, Scope, Tiling};
+use super::tiling::{SPLITS, Scope, Tail, Tiling};
 use crate::caps::{Caps, CoopType};
 use crate::device::Device;
 use crate::device::rates::Rate;
@@ -16,6 +16,9 @@ pub(crate) struct Gathering {
     /// The most parts of `k` whose sums there is room for.
     pub(crate) most_parts: u32,
 }
+
+/// What stands before a [`Tail`] in the name of a tiling.
+const TAIL: &str = ":tail";
 
 /// Parts of `k` that are tried for windows.
 const WINDOW_SPLITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 12];
@@ -68,6 +71,7 @@ impl Tiling {
         let all = Tiling::candidates(caps, ty);
         let able = |t: &&Tiling| aligned || (t.scope == Scope::Subgroup && t.stages == 1);
         let name = caps.device.tuning.find(|| problem.key())?;
+        let (name, _) = name.split_once(TAIL).unwrap_or((name, ""));
         let (name, splits) = match name.split_once(":split") {
             Some((name, splits)) => (name, splits.parse().ok()?),
             None => (name, 1),
@@ -93,9 +97,35 @@ impl Tiling {
         let modelled = modelled.filter(|(t, _)| staged || t.stages == 1);
         let costs = modelled.flat_map(|(t, rate)| {
             let all = t.splits_of(problem);
-            all.map(move |t| (t, work.cost(&t, rate)))
+            all.map(move |t| {
+                let whole = work.cost(&t, rate);
+                let tail = work.tail(&t, rate).map(|(_, cost)| cost);
+                (t, tail.map_or(whole, |cost| cost.min(whole)))
+            })
         });
         costs.min_by(|(_, s), (_, t)| s.total_cmp(t))
+    }
+
+    /// The columns that this tiling's kernel should leave to parts of `k`: as the device's tuning says, such as
+    /// `128x128x32/64x64:tail26x2`, else where that gains time by the rates of its description.
+    pub fn tail(&self, caps: &Caps, ty: CoopType, problem: &GemmProblem) -> Option<Tail> {
+        let name = caps.device.tuning.find(|| problem.key());
+        if let Some((_, sizes)) = name.and_then(|name| name.split_once(TAIL)) {
+            let (columns, splits) = sizes.split_once('x')?;
+            let tail = Tail {
+                columns: columns.parse().ok()?,
+                splits: splits.parse().ok()?,
+            };
+            let across = problem.n.div_ceil(self.tile[1] as usize);
+            let fits = SPLITS[1..].contains(&tail.splits) && self.can_split(problem);
+            let some = (1..across).contains(&(tail.columns as usize)) && self.splits == 1;
+            return (fits && some).then_some(tail);
+        }
+        let all = Tiling::divided(caps, ty, caps.device.rates.matrices.divisions);
+        let (_, rate) = all.into_iter().find(|(t, _)| t == self)?;
+        let work = Work::of(&caps.device, problem, 1);
+        let (tail, cost) = work.tail(self, rate)?;
+        (cost < work.cost(self, rate)).then_some(tail)
     }
 
     /// About how many seconds so many products take with this tiling; as with the first of the table where there is no
@@ -114,7 +144,10 @@ impl Tiling {
         };
         let known = all.iter().find(|(t, _)| t.split(self.splits) == *self);
         let rate = known.map_or(rates.divisions[0].rate, |(_, rate)| *rate);
-        Work::of(&caps.device, problem, batches).cost(self, rate) / rates.per_s
+        let work = Work::of(&caps.device, problem, batches);
+        let whole = work.cost(self, rate);
+        let tail = work.tail(self, rate).filter(|_| batches == 1);
+        tail.map_or(whole, |(_, cost)| cost.min(whole)) / rates.per_s
     }
 
     /// The same for products whose right side is gathered from windows.
@@ -212,6 +245,49 @@ impl<'a> Work<'a> {
         };
         let whole = (groups - last) as f64 / rate.full + rate.time(last);
         whole * self.products_of_group(t, start) + self.cost_of_parts(t)
+    }
+
+    /// The tail with which a tiling of whole tiles costs least, and what it costs: as many columns of tiles as whole turns
+    /// of the device hold, the others in parts.
+    fn tail(&self, t: &Tiling, rate: Rate) -> Option<(Tail, f64)> {
+        let rates = &self.device.rates.matrices;
+        if t.splits != 1 || !t.can_split(self.problem) {
+            return None;
+        }
+        let down = self.problem.m.div_ceil(t.tile[0] as usize);
+        let across = self.problem.n.div_ceil(t.tile[1] as usize);
+        let turn = self.units * rate.together();
+        let turns = down.saturating_mul(across) / turn;
+        let cost = |columns: usize, parts: Tiling| {
+            let whole = (down * (across - columns)).div_ceil(self.units) as f64 / rate.full;
+            let whole = whole * self.products_of_group(t, rates.start);
+            let tail = GemmProblem {
+                n: columns * t.tile[1] as usize,
+                ..*self.problem
+            };
+            let tail = Work {
+                problem: &tail,
+                ..*self
+            };
+            whole + tail.cost(&parts, rate)
+        };
+        let all = [turns, turns.saturating_sub(1)].into_iter().flat_map(|n| {
+            let columns = across.saturating_sub(n * turn / down.max(1));
+            let columns = Some(columns).filter(|c| n > 0 && (1..across).contains(c));
+            columns.into_iter().flat_map(|c| {
+                let parts = t.parts_of(self.problem, &SPLITS[1..]);
+                parts.map(move |t| (c, t))
+            })
+        });
+        let all = all.map(|(columns, parts)| (columns, parts, cost(columns, parts)));
+        let least = all.min_by(|(.., s), (.., t)| s.total_cmp(t));
+        least.map(|(columns, parts, cost)| {
+            let tail = Tail {
+                columns: columns as u32,
+                splits: parts.splits,
+            };
+            (tail, cost)
+        })
     }
 
     /// The same for windows, whose rates were measured where tiles do not end together.

@@ -353,3 +353,30 @@ fn weights_are_laid_out_where_it_pays() {
     let small = "16x64x32/laid16";
     assert_eq!(choose(&tuned(small), &p).as_deref(), Some(small));
 }
+
+/// Where the last turn of the device would be far from full, the last columns have `k` in parts, and cost less so.
+#[test]
+fn a_last_turn_that_is_nearly_empty_is_in_parts() {
+    let caps = Caps::h200();
+    let tail = |p: &GemmProblem| {
+        let tiling = Tiling::choose(&caps, CoopType::F16, p, true).unwrap();
+        let turn = caps.units() * tiling.groups_at_once(&caps).unwrap() as usize / caps.units();
+        tiling.tail(&caps, CoopType::F16, p).map(|tail| {
+            let across = p.n.div_ceil(tiling.tile[1] as usize);
+            let whole = tiling.groups(p.m, p.n) / across * (across - tail.columns as usize);
+            (whole, turn, tail)
+        })
+    };
+    // 896 tiles, of which 264 run at a time.
+    let (whole, turn, found) = tail(&problem(512, 28_672, 4096)).unwrap();
+    assert!(whole <= 3 * turn && whole + 4 > 3 * turn, "{whole} {turn}");
+    assert!(found.splits > 1, "{found:?}");
+    // Full turns, fewer tiles than units, and what cannot be added up by fours.
+    for whole in [
+        problem(8192, 8192, 8192),
+        problem(64, 64, 64),
+        problem(512, 28_670, 4096),
+    ] {
+        assert_eq!(tail(&whole), None, "{whole:?}");
+    }
+}

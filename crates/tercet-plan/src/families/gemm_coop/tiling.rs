@@ -42,6 +42,16 @@ pub struct Tiling {
     pub splits: u32,
 }
 
+/// Columns at the end of a result whose tiles have `k` in parts, where whole ones would leave units without work: the last
+/// turn of a device is rarely full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// Columns of tiles.
+    pub columns: u32,
+    /// Parts of `k`.
+    pub splits: u32,
+}
+
 /// Tiles and invocations of kernels of a workgroup's matrices.
 const BLOCKS: &[([u32; 3], u32)] = &[
     ([128, 256, 64], 256),
@@ -244,7 +254,7 @@ impl Tiling {
     }
 
     /// The same with so many parts of `k`.
-    pub(super) fn split(self, splits: u32) -> Tiling {
+    pub(crate) fn split(self, splits: u32) -> Tiling {
         Tiling { splits, ..self }
     }
 

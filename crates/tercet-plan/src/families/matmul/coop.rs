@@ -1,7 +1,8 @@
 //! Products of 16-bit floats on cooperative matrices, where the device has them.
 //!
 //! Where there are fewer tiles than the device runs at a time, workgroups sum parts of `k`: partial sums
-//! go to a slot in F32, and a second kernel adds them and does what is done to sums.
+//! go to a slot in F32, and a second kernel adds them and does what is done to sums. Where the last turn of the device would
+//! be far from full, so do the last columns alone.
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
@@ -13,7 +14,7 @@ use super::product::{Axis, Product, Side};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};
 use crate::families::code;
-use crate::families::gemm_coop::{GemmCoopParams, Options, Scope, Tiling, constants, kernel};
+use crate::families::gemm_coop::{GemmCoopParams, Options, Scope, Tail, Tiling, constants, kernel};
 use crate::families::sums::OF_SUMS;
 use crate::num::Num;
 use crate::program::SlotId;
@@ -30,7 +31,26 @@ pub(super) struct Coop {
     batch: [BatchAxis; 2],
     /// The right side, `[k, n]`, where it is laid out.
     weights: Option<View>,
+    /// The columns with `k` in parts, where not all have as many.
+    tail: Option<Tail>,
     problem: GemmProblem,
+}
+
+/// Columns of a result.
+#[derive(Clone, Copy)]
+pub(super) struct Columns {
+    first: Num,
+    len: Num,
+}
+
+impl Columns {
+    /// All of them.
+    pub(super) fn all(given: &Given) -> Columns {
+        Columns {
+            first: Num::ZERO,
+            len: given.params.n,
+        }
+    }
 }
 
 /// A batch axis with the distances of both operands.
@@ -116,20 +136,24 @@ impl Coop {
             Some(_) => Tiling::choose_laid(e.caps, ty, &problem, aligned),
             None => Tiling::choose(e.caps, ty, &problem, aligned),
         };
-        Ok(tiling.map(|tiling| Coop {
-            ty,
-            tiling,
-            options,
-            batch,
-            weights: weights.filter(|_| tiling.scope == Scope::Laid).cloned(),
-            problem,
+        Ok(tiling.map(|tiling| {
+            let whole = !options.planes && known;
+            Coop {
+                ty,
+                tiling,
+                options,
+                batch,
+                weights: weights.filter(|_| tiling.scope == Scope::Laid).cloned(),
+                tail: whole.then(|| tiling.tail(e.caps, ty, &problem)).flatten(),
+                problem,
+            }
         }))
     }
 
     /// True if a table of measurements names its tiling.
     pub(super) fn is_measured(&self, e: &Emit<'_>) -> bool {
         let named = e.caps.device.tuning.find(|| self.problem.key());
-        named.is_some_and(|name| name == self.name())
+        named.is_some_and(|name| name.split(":tail").next() == Some(&self.name()))
     }
 
     /// The name of its tiling.
@@ -149,17 +173,51 @@ impl Coop {
         given: &Given,
         p: &Product,
     ) -> Result<(), CompileError> {
-        let [a, b, bias, y] = given.args;
         let splits = self.tiling.splits;
-        if splits == 1 {
-            let b = match &self.weights {
-                Some(w) => lay_out(e, w)?.slot,
-                None => b,
-            };
-            self.tiles(e, given, &self.options, [a, b, bias, y]);
-            return Ok(());
+        let all = Columns::all(given);
+        if splits > 1 {
+            return self.in_parts(e, given, p, splits, &all);
         }
-        let sums = parts(e, p, splits)?;
+        let [a, b, bias, y] = given.args;
+        let b = match &self.weights {
+            Some(w) => lay_out(e, w)?.slot,
+            None => b,
+        };
+        let args = [a, b, bias, y];
+        let Some(tail) = self.tail else {
+            self.tiles(e, given, &self.options, args, &self.tiling, &all);
+            return Ok(());
+        };
+        let [_, bn, _] = self.tiling.tile;
+        let whole = (self.problem.n.div_ceil(bn as usize) - tail.columns as usize) * bn as usize;
+        let whole = Num::Const(whole as i64);
+        let first = Columns {
+            first: Num::ZERO,
+            len: whole,
+        };
+        self.tiles(e, given, &self.options, args, &self.tiling, &first);
+        let rest = Columns {
+            first: whole,
+            len: e.tape().sub(given.params.n, whole),
+        };
+        self.in_parts(e, given, p, tail.splits, &rest)
+    }
+
+    /// Computes columns with so many parts of `k`.
+    fn in_parts(
+        &self,
+        e: &mut Emit<'_>,
+        given: &Given,
+        p: &Product,
+        splits: u32,
+        columns: &Columns,
+    ) -> Result<(), CompileError> {
+        let [a, b, ..] = given.args;
+        let width = match columns.len {
+            Num::Const(n) if n != self.problem.n as i64 => Dim::Known(n as usize),
+            _ => p.n.clone(),
+        };
+        let sums = parts(e, p, splits, width)?;
         let plain = Options {
             activation: None,
             bias_f32: None,
@@ -168,37 +226,51 @@ impl Coop {
             planes: true,
             ..self.options
         };
-        self.tiles(e, given, &plain, [a, b, a, sums]);
-        add_parts(e, given, p, splits, sums);
+        let tiling = self.tiling.split(splits);
+        self.tiles(e, given, &plain, [a, b, a, sums], &tiling, columns);
+        add_parts(e, given, p, splits, sums, columns);
         Ok(())
     }
 
-    /// Dispatches the tiles of `[a, b, bias, y]`, or of partial sums.
-    fn tiles(&self, e: &mut Emit<'_>, given: &Given, options: &Options, args: [SlotId; 4]) {
+    /// Dispatches the tiles of columns of `[a, b, bias, y]`, or of their partial sums, which are dense.
+    fn tiles(
+        &self,
+        e: &mut Emit<'_>,
+        given: &Given,
+        options: &Options,
+        args: [SlotId; 4],
+        tiling: &Tiling,
+        columns: &Columns,
+    ) {
         let p = &given.params;
         let [outer, inner] = self.batch;
-        let len = e.tape().mul(p.m, p.n);
+        let row = match tiling.splits {
+            1 => p.n,
+            _ => columns.len,
+        };
+        let len = e.tape().mul(p.m, row);
         let all = e.tape().mul(p.batch, len);
-        let splits = Num::Const(i64::from(self.tiling.splits));
+        let splits = Num::Const(i64::from(tiling.splits));
+        let skipped = e.tape().mul(columns.first, p.b_col);
         let params = GemmCoopParams {
             m: p.m,
-            n: p.n,
+            n: columns.len,
             k: p.k,
             batches: p.batch,
             batch_inner: inner.size,
             splits,
-            split_k: self.tiling.split_k(e.tape(), p.k),
+            split_k: tiling.split_k(e.tape(), p.k),
             lda: p.a_row,
             ldb: match options.b_transposed {
                 true => p.b_col,
                 false => p.b_row,
             },
-            ldc: p.n,
+            ldc: row,
             ld_residual: p.bias_row,
             offset_a: p.a_offset,
             offset_b: match self.weights {
                 Some(_) => Num::ZERO,
-                None => p.b_offset,
+                None => e.tape().add(p.b_offset, skipped),
             },
             offset_c: Num::ZERO,
             offset_bias: p.bias_offset,
@@ -215,19 +287,17 @@ impl Coop {
             split_c: all,
             len_c: e.tape().mul(all, splits),
         };
-        let [bm, bn, _] = self.tiling.tile;
-        let [x, y, _] = match self.tiling.scope {
-            Scope::Laid => {
-                let most = self.tiling.groups_at_once(e.caps);
-                given.tile_grid_of(e, [bm, bn], most)
-            }
-            Scope::Subgroup | Scope::Workgroup => given.tile_grid(e, [bm, bn]),
+        let [bm, bn, _] = tiling.tile;
+        let most = match tiling.scope {
+            Scope::Laid => tiling.groups_at_once(e.caps),
+            Scope::Subgroup | Scope::Workgroup => None,
         };
+        let [x, y, _] = given.tile_grid_of_columns(e, columns.len, [bm, bn], most);
         let limit = e.caps.max_grid;
         let depth = e.tape().mul(p.batch, splits);
         let depth = e.tape().min(depth, limit);
-        let consts = constants(&self.tiling, options);
-        let kernel = kernel(self.ty, self.tiling.scope);
+        let consts = constants(tiling, options);
+        let kernel = kernel(self.ty, tiling.scope);
         let [a, b, bias, c] = args;
         e.dispatch(
             kernel,
@@ -239,35 +309,44 @@ impl Coop {
     }
 }
 
-/// A slot for the sums of so many parts of `k`: `[part, batch.., m, n]`.
-pub(super) fn parts(e: &mut Emit<'_>, p: &Product, count: u32) -> Result<SlotId, CompileError> {
+/// A slot for the sums of so many parts of `k`: `[part, batch.., m, width]`.
+pub(super) fn parts(
+    e: &mut Emit<'_>,
+    p: &Product,
+    count: u32,
+    width: Dim,
+) -> Result<SlotId, CompileError> {
     let mut shape = vec![Dim::Known(count as usize)];
     shape.extend(p.batch.iter().cloned());
-    shape.extend([p.m.clone(), p.n.clone()]);
+    shape.extend([p.m.clone(), width]);
     Ok(e.temp(DType::F32, &shape)?.slot)
 }
 
-/// Adds partial sums into the result of a product, with what is done to its sums.
+/// Adds partial sums into columns of the result of a product, with what is done to its sums.
 pub(super) fn add_parts(
     e: &mut Emit<'_>,
     given: &Given,
     product: &Product,
     splits: u32,
     sums: SlotId,
+    columns: &Columns,
 ) {
     const QUAD: u32 = 4;
     const THREADS: u32 = 128;
     let p = &given.params;
     let rows = e.tape().mul(p.batch, p.m);
-    let elements = e.tape().mul(rows, p.n);
+    let elements = e.tape().mul(rows, columns.len);
     let quads = e.tape().div(elements, QUAD);
+    let skipped = e.tape().mul(columns.first, p.bias_stride);
     let params = PartsParams {
         quads,
         m: p.m,
-        n: p.n,
-        bias_offset: p.bias_offset,
+        n: columns.len,
+        bias_offset: e.tape().add(p.bias_offset, skipped),
         bias_row: p.bias_row,
         bias_stride: p.bias_stride,
+        first: e.tape().div(columns.first, QUAD),
+        row_quads: e.tape().div(p.n, QUAD),
         zero: Num::ZERO,
     };
     let kernel = match product.function() {

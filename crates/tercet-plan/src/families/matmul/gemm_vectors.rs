@@ -3,7 +3,7 @@
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::coop;
+use super::coop::{self, Columns};
 use super::gemm::Tile;
 use super::kernels::{
     ProductParams, QUADS_16, QUADS_16_ACTIVATED, QUADS_CODED_16, QUADS_CODED_F32, QUADS_F32,
@@ -75,13 +75,13 @@ fn emit(
         given.dispatch(e, kernel, &own, grid);
         return Ok(());
     }
-    let sums = coop::parts(e, p, tiles.parts)?;
+    let sums = coop::parts(e, p, tiles.parts, p.n.clone())?;
     let [x, y, batches] = grid;
     let depth = e.tape().mul(batches, Num::Const(i64::from(tiles.parts)));
     let limit = e.caps.max_grid;
     let depth = e.tape().min(depth, limit);
     given.sums(sums).dispatch(e, kernel, &own, [x, y, depth]);
-    coop::add_parts(e, given, p, tiles.parts, sums);
+    coop::add_parts(e, given, p, tiles.parts, sums, &Columns::all(given));
     Ok(())
 }
 

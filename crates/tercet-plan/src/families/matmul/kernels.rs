@@ -53,6 +53,8 @@ crate::params! {
         bias_offset: U32,
         bias_row: U32,
         bias_stride: U32,
+        first: U32,
+        row_quads: U32,
         zero: U32,
     }
 }

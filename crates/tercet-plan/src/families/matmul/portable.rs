@@ -204,19 +204,20 @@ impl Given {
 
     /// The grid of tiles of so many rows and columns; flat over x and y.
     pub(super) fn tile_grid(&self, e: &mut Emit<'_>, tile: [u32; 2]) -> [Num; 3] {
-        self.tile_grid_of(e, tile, None)
+        self.tile_grid_of_columns(e, self.params.n, tile, None)
     }
 
-    /// The same with so many groups at most, where there is a limit.
-    pub(super) fn tile_grid_of(
+    /// The same of so many columns, in so many groups at most, where there is a limit.
+    pub(super) fn tile_grid_of_columns(
         &self,
         e: &mut Emit<'_>,
+        columns: Num,
         tile: [u32; 2],
         most: Option<u32>,
     ) -> [Num; 3] {
         let tape = e.tape();
         let down = tape.ceil_div(self.params.m, tile[0]);
-        let across = tape.ceil_div(self.params.n, tile[1]);
+        let across = tape.ceil_div(columns, tile[1]);
         let groups = tape.mul(down, across);
         let groups = most.map_or(groups, |most| tape.min(groups, most));
         let [x, y, _] = e.flat_grid(groups);

@@ -1,0 +1,158 @@
+//! Products with constant weights against sums in f64, with weights that are stored either way: every tiling of those that are
+//! laid out, at edges of rows, and every one whose last columns have `k` in parts.
+//!
+//! A device that does not have such matrices, or has their elements elsewhere, is passed over with a printed reason.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
+mod common;
+
+use common::{assert_silent, backend};
+use tercet_ir::accuracy::{Accuracy, tolerance};
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{CompileOptions, DType, Executable, Graph, Tensor, TensorType, Type};
+use tercet_plan::gemm_coop::{Scope, Tiling};
+use tercet_plan::{CoopType, Kind};
+use tercet_vulkan::{GemmProblem, Tuning, VulkanBackend};
+
+/// Numbers of F16 from -1 to 1 without a pattern.
+fn numbers(shape: &[usize], seed: u32) -> (Tensor, Vec<f64>) {
+    let len: usize = shape.iter().product();
+    let values = (0..len as u32).map(|i| {
+        let mixed = (i + seed).wrapping_mul(0x9e37_79b1);
+        let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85eb_ca77);
+        f64::from(mixed >> 22) / 512.0 - 1.0
+    });
+    let values: Vec<f64> = values.collect();
+    let tensor = Tensor::from_f64s(TensorType::new(DType::F16, shape), &values);
+    (tensor.unwrap(), values)
+}
+
+/// The product of this size through the tiling, which has no function of its sums where weights are `[n, k]`; its program
+/// has kernels of these names, and no others of products.
+fn check(
+    backend: &VulkanBackend,
+    tiling: &str,
+    [m, n, k]: [usize; 3],
+    f: Option<UnaryFn>,
+    kernels: &[&str],
+) {
+    let is_transposed = f.is_none();
+    let (x, a) = numbers(&[m, k], 1);
+    let shape = if is_transposed { [n, k] } else { [k, n] };
+    let (w, b) = numbers(&shape, 2 << 20);
+    let (bias, c) = numbers(&[n], 3 << 20);
+
+    let mut g = Graph::new();
+    let rows = g.input("x", Type::new(DType::F16, [m, k])).unwrap();
+    let shape = w.ty().shape.clone();
+    let mut weights = g.param("w", Type::new(DType::F16, &shape[..])).unwrap();
+    if is_transposed {
+        weights = g.transpose(weights, &[1, 0]).unwrap();
+    }
+    let added = g.param("bias", Type::new(DType::F16, [n])).unwrap();
+    let added = (!is_transposed).then_some(added);
+    let y = g.linear(rows, weights, added, f).unwrap();
+    g.output("y", y).unwrap();
+
+    let backend = backend.tuned(Tuning::always(tiling));
+    let program = tercet_plan::compile(&g, &CompileOptions::new(), backend.caps()).unwrap();
+    let names = program.kernels.iter().map(|k| k.name.split(' ').next());
+    let names =
+        names.filter(|k| k.is_some_and(|k| k.starts_with("gemm") || k.starts_with("sum_parts")));
+    let names: Vec<&str> = names.flatten().collect();
+    assert_eq!(names, kernels, "{tiling}: {program}");
+    let mut exe = backend.compile_gpu(&g, &CompileOptions::new()).unwrap();
+    let exe: &mut dyn Executable = &mut exe;
+    exe.set_param("w", w).unwrap();
+    exe.set_param("bias", bias).unwrap();
+    let got = exe.run(&[("x", &x)]).unwrap()[0].to_f64s();
+
+    let allowed = tolerance(Accuracy::Contraction, DType::F16);
+    let of = |i: usize, j: usize| {
+        let weight = |at: usize| match is_transposed {
+            true => b[j * k + at],
+            false => b[at * n + j],
+        };
+        let sum: f64 = (0..k).map(|at| a[i * k + at] * weight(at)).sum();
+        match f {
+            Some(f) => f.eval_f64(sum + c[j]),
+            None => sum,
+        }
+    };
+    let wanted: Vec<f64> = (0..m * n).map(|at| of(at / n, at % n)).collect();
+    let scale = wanted.iter().map(|w| w.abs()).fold(1e-30, f64::max);
+    for (at, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+        let units = allowed.units(*got, *wanted, scale);
+        assert!(
+            units <= 1.0,
+            "{tiling} of {m}x{n}x{k}: [{at}] is {got}, not {wanted}"
+        );
+    }
+}
+
+#[test]
+fn laid_out_weights_give_the_product() {
+    let Some(backend) = backend() else {
+        return;
+    };
+    let problem = GemmProblem {
+        dtype: DType::F16,
+        b_transposed: false,
+        m: 128,
+        n: 192,
+        k: 128,
+    };
+    let all = Tiling::laid_candidates(backend.caps(), CoopType::F16, &problem);
+    if all.is_empty() {
+        eprintln!("ignored: {} does not fill matrices", backend.device().name);
+        return;
+    }
+    for tiling in &all {
+        for (m, f) in [
+            (9, None),
+            (107, Some(UnaryFn::Gelu)),
+            (130, Some(UnaryFn::Relu)),
+        ] {
+            let name = tiling.to_string();
+            check(backend, &name, [m, 192, 128], f, &["gemm_laid_f16"]);
+        }
+    }
+    assert_silent(backend);
+}
+
+#[test]
+fn last_columns_in_parts_give_the_product() {
+    let Some(backend) = backend() else {
+        return;
+    };
+    let all = Tiling::candidates(backend.caps(), CoopType::F16).into_iter();
+    let mut all: Vec<Tiling> = all
+        .filter(|t| t.scope == Scope::Subgroup && t.stages == 1)
+        .collect();
+    let mut cases = vec![(2, 3, None), (1, 2, Some(UnaryFn::Gelu))];
+    // Software takes ten seconds to compile each.
+    if backend.caps().device.kind == Kind::Software {
+        all.sort_by_key(|t| t.tile[0] * t.tile[1]);
+        all.truncate(1);
+        cases.truncate(1);
+    }
+    if all.is_empty() {
+        eprintln!("ignored: {} has no such matrices", backend.device().name);
+        return;
+    }
+    for tiling in &all {
+        let [bm, bn, bk] = tiling.tile.map(|n| n as usize);
+        for &(columns, splits, f) in &cases {
+            let name = format!("{tiling}:tail{columns}x{splits}");
+            let size = [bm + 3, 3 * bn + 8, 4 * splits * bk + 8];
+            let kernels = ["gemm_coop_f16", "gemm_coop_f16", "sum_parts"];
+            let kernels = match f {
+                None => kernels,
+                Some(_) => [kernels[0], kernels[1], "sum_parts_activated"],
+            };
+            check(backend, &name, size, f, &kernels);
+        }
+    }
+    assert_silent(backend);
+}
