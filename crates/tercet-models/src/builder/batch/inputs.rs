@@ -2,6 +2,8 @@
 
 use tercet::{DType, Tensor, TensorType};
 
+use super::windows::WindowInputs;
+
 /// New tokens of a slot.
 pub(super) struct Part {
     pub(super) slot: usize,
@@ -9,6 +11,8 @@ pub(super) struct Part {
     pub(super) adapter: Option<usize>,
     /// The position of the first.
     pub(super) start: usize,
+    /// In which of the slot's banks what was before lies, and to which it goes with these.
+    pub(super) banks: [usize; 2],
     pub(super) tokens: Vec<u32>,
 }
 
@@ -34,7 +38,7 @@ impl Rows<'_> {
         own + self.idle()
     }
 
-    fn idle(&self) -> usize {
+    pub(super) fn idle(&self) -> usize {
         match self {
             Rows::Tokens(_, idle) => *idle,
             Rows::Prompt(_) => 0,
@@ -42,13 +46,15 @@ impl Rows<'_> {
     }
 }
 
-/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these, or [`ADAPTERS`].
+/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these, or [`ADAPTERS`], and
+/// those of windows.
 pub(super) struct Inputs {
     names: Vec<String>,
     tensors: Vec<Tensor>,
     slots: usize,
     context: usize,
     have_adapters: bool,
+    windows: Vec<WindowInputs>,
 }
 
 const COMMON: [&str; 12] = [
@@ -70,11 +76,13 @@ const OF_SLOT: [&str; 2] = ["rows", "start"];
 const ADAPTERS: &str = "adapters";
 
 impl Inputs {
-    /// Those of so many slots of this context, with their rows apart if the graph asks for them, and their adapters.
+    /// Those of so many slots of this context, with their rows apart if the graph asks for them, and their adapters; beside
+    /// the caches of all positions there are those of these windows.
     pub(super) fn new(
         [slots, context]: [usize; 2],
         are_apart: bool,
         have_adapters: bool,
+        windows: &[usize],
     ) -> Inputs {
         let apart = if are_apart { slots } else { 0 };
         let of_slots = (0..apart).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
@@ -94,6 +102,10 @@ impl Inputs {
             slots,
             context,
             have_adapters,
+            windows: windows
+                .iter()
+                .map(|w| WindowInputs::new(*w, slots))
+                .collect(),
         }
     }
 
@@ -157,6 +169,9 @@ impl Inputs {
             }
             false => self.fill_apart(parts),
         }
+        for window in &mut self.windows {
+            window.fill(rows);
+        }
     }
 
     /// The rows of each slot, where they are computed by themselves.
@@ -177,13 +192,7 @@ impl Inputs {
     }
 
     fn write(&mut self, at: usize, shape: &[usize], values: &[i32]) {
-        let tensor = &mut self.tensors[at];
-        tensor
-            .reset_to(DType::I32, shape)
-            .expect("invariant: small shapes fit memory");
-        let elements = tensor.as_slice_mut::<i32>();
-        let elements = elements.expect("invariant: the inputs are I32");
-        elements.copy_from_slice(values);
+        write(&mut self.tensors[at], shape, values);
     }
 
     pub(super) fn named(&self) -> Vec<(&str, &Tensor)> {
@@ -191,6 +200,17 @@ impl Inputs {
             .iter()
             .map(String::as_str)
             .zip(&self.tensors)
+            .chain(self.windows.iter().flat_map(WindowInputs::named))
             .collect()
     }
+}
+
+/// Makes an input these numbers.
+pub(super) fn write(tensor: &mut Tensor, shape: &[usize], values: &[i32]) {
+    tensor
+        .reset_to(DType::I32, shape)
+        .expect("invariant: small shapes fit memory");
+    let elements = tensor.as_slice_mut::<i32>();
+    let elements = elements.expect("invariant: the inputs are I32");
+    elements.copy_from_slice(values);
 }

@@ -193,19 +193,28 @@ fn attended(
         }
         Attend::Slots {
             rows,
+            windows,
             idle,
             origin,
             context,
             dtype,
             ..
         } => {
-            let caches = SlotCaches {
-                rows,
-                context: *context,
-                dtype: *dtype,
+            let own = windows.iter().find(|own| layer.window == Some(own.window));
+            let [of_slots, of_prompt] = match own {
+                Some(own) => {
+                    let of = (at, caches(at), *dtype);
+                    own.attended(b, spec, rows, of, options, [q, k, v])?
+                }
+                None => {
+                    let caches = SlotCaches {
+                        rows,
+                        context: *context,
+                        dtype: *dtype,
+                    };
+                    caches.attended(b, spec, (at, layer), options, [q, k, v])?
+                }
             };
-            let [of_slots, of_prompt] =
-                caches.attended(b, spec, (at, layer), options, [q, k, v])?;
             let of = |rows: &Dim| {
                 [
                     Dim::Known(1),
@@ -345,7 +354,7 @@ fn cached(
 ///
 /// A sink is one more exponential `e^s` among those of the scores that the softmax divides by. With `lse`, the logarithm of
 /// the sum of the others, it makes `sigmoid(lse - s)` of what attention without it gives.
-fn weighted(
+pub(super) fn weighted(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     at: usize,
@@ -382,7 +391,7 @@ pub(crate) fn append(
     Ok(updated)
 }
 
-fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
+pub(super) fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
     if b.graph.ty(x).dtype == to {
         return Ok(x);
     }

@@ -30,6 +30,8 @@
 //! | `rows.K` | `[sK]` | which of the `n` are the slot's; none may be |
 //! | `start.K` | `[4]` | `[0, first position, 0, 0]` |
 //!
+//! and for the layers of each window `W` whose caches do not hold the context what `slot_windows` says.
+//!
 //! `n` is the sum of `d`, `s` and `z`. Outputs: `logits` F32 `[r, vocab]`, `next` I32 `[r]`, the greatest of them, and `sums`
 //! F32 `[r]`, those of all logits of a row, which are finite if these are.
 
@@ -37,6 +39,7 @@ use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
 use super::layer::{Attend, Shared, Slot, SlotRows, embed, rope_tables};
+use super::slot_windows::{bounded, slot_window_inputs, slot_windows};
 use super::{Rounded, Sampling, check_cache, check_context, logits, rounded_to};
 use crate::builder::chosen::{Choices, MOST_CHOICES};
 use crate::builder::tuned::{Mode, ScaledAdapter};
@@ -141,6 +144,10 @@ impl BatchDecoder {
         // Read by nothing: it says how many.
         input("idle", [idle.clone()].into())?;
         let of_rows = slot_rows(&mut input, slots, &len)?;
+        let windows = slot_windows(config, context);
+        let windows = slot_window_inputs(&mut b, &windows, slots, &len)?;
+        let mut input =
+            |name: &str, shape: Shape| b.graph.input(name, Type::new(DType::I32, shape));
         let adapters = match options.choices.is_empty() {
             true => None,
             false => Some(input("adapters", [len.clone()].into())?),
@@ -164,6 +171,7 @@ impl BatchDecoder {
             attend: Attend::Slots {
                 slots: inputs,
                 rows: Box::new(of_rows),
+                windows,
                 idle,
                 origin: b.graph.constant(origin)?,
                 context,
@@ -200,6 +208,7 @@ impl BatchDecoder {
             .bound("d", slots)
             .bound("s", chunk)
             .bound("c", context);
+        let options = bounded(options, &slot_windows(&self.config, context));
         let apart = if has_rows_apart(&self.config) {
             slots
         } else {

@@ -8,6 +8,7 @@ use super::super::tuned::{Mode, Site};
 use super::super::{Builder, ModelError};
 use super::attention::attention;
 use super::experts::experts;
+use super::slot_windows::SlotWindow;
 use super::states::scan;
 use super::windows::WindowCache;
 use crate::adapter::rows::Rows;
@@ -33,6 +34,8 @@ pub(crate) enum Attend {
         /// Which rows are of each slot, where layers compute those of one by themselves.
         slots: Vec<Slot>,
         rows: Box<SlotRows>,
+        /// Of layers whose caches do not hold the context.
+        windows: Vec<SlotWindow>,
         /// How many rows are of no slot.
         idle: Dim,
         /// I32 `[4]` zeros: where all rows begin.

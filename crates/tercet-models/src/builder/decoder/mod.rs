@@ -23,6 +23,7 @@ mod experts;
 mod latent;
 pub(crate) mod layer;
 pub(crate) mod products;
+pub(crate) mod slot_windows;
 mod states;
 pub(crate) mod windows;
 
