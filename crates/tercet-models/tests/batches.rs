@@ -9,8 +9,8 @@ mod common;
 
 use tercet::{DType, Device};
 use tercet_models::{
-    BatchDecoder, BatchGenerator, BatchOptions, DecoderOptions, Happened, ModelFiles, Sequence,
-    SequenceId,
+    BatchDecoder, BatchGenerator, BatchOptions, CacheFormat, DecoderOptions, Happened, ModelFiles,
+    Sequence, SequenceId,
 };
 
 const CONTEXT: usize = 96;
@@ -219,7 +219,7 @@ fn caches_of_several_texts_take_the_memory_that_is_said() {
         bytes.sum()
     };
     for name in WINDOWED.iter().chain(&["llama-a", "falcon_h1-a"]) {
-        for cache in [None, Some(DType::F16)] {
+        for cache in [None, Some(DType::F16.into()), Some(CacheFormat::Q8_0)] {
             let of = |context| {
                 decoder(name, |o| BatchOptions {
                     cache,
@@ -237,5 +237,32 @@ fn caches_of_several_texts_take_the_memory_that_is_said() {
                 false => assert!(said[0] < said[1], "{name}"),
             }
         }
+    }
+}
+
+#[test]
+fn caches_of_8_bits_give_the_same_bits_in_any_company() {
+    for name in [
+        "llama-a",
+        "gemma3-a",
+        "gpt_oss-a",
+        "falcon_h1-a",
+        "deepseek_v2-a",
+    ] {
+        let of = |o| BatchOptions {
+            cache: Some(CacheFormat::Q8_0),
+            ..o
+        };
+        let mut batch = decoder(name, of).generator(&Device::cpu()).unwrap();
+        let prompt = tokens(38, 1);
+        let (alone, _) = fresh(&mut batch, &prompt);
+        batch.reset();
+        for (len, seed) in [(7, 2), (33, 3)] {
+            batch.start(Sequence::new(tokens(len, seed), 17)).unwrap();
+        }
+        for _ in 0..6 {
+            batch.step().unwrap();
+        }
+        assert_eq!(write(&mut batch, &prompt).0, alone, "{name}");
     }
 }

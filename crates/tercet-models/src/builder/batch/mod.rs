@@ -21,6 +21,7 @@ use std::cmp::Reverse;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor};
 
+use super::decoder::cache::CacheFormat;
 use super::decoder::products::{Moved, Rounded, Wider};
 use super::decoder::slot_windows::slot_windows;
 use super::decoder::{BatchDecoder, has_rows_apart};
@@ -95,7 +96,7 @@ impl BatchGenerator {
                 [options.slots, options.context],
                 has_rows_apart(config),
                 !options.choices.is_empty(),
-                &windows,
+                (&windows, options.cache_format() == CacheFormat::Q8_0),
             ),
             outputs: Vec::new(),
             started: 0,

@@ -5,12 +5,13 @@
 //! in their order first. Each slot has two places: a part may read one and write the other, which keeps the former as it
 //! was where the part began (ADR 0050).
 
-use tercet::ops::AttentionOptions;
+use tercet::ops::{AttentionOptions, ScatterReduce};
 use tercet::{CompileOptions, DType, Dim, OpError, Shape, Type, Value};
 
 use super::super::{Builder, ModelError};
 use super::attention::{cast, slot_positions, weighted};
 use super::batch::BatchOptions;
+use super::cache::{CacheFormat, Stored};
 use super::layer::SlotRows;
 use crate::config::decoder::{DecoderSpec, LayerSpec};
 
@@ -121,14 +122,14 @@ impl SlotWindow {
         b: &mut Builder<'_>,
         spec: &DecoderSpec,
         rows: &SlotRows,
-        (at, names, dtype): (usize, [String; 2], DType),
+        (at, names, format): (usize, [String; 2], CacheFormat),
         options: AttentionOptions,
         [q, k, v]: [Value; 3],
     ) -> Result<[Value; 2], ModelError> {
         let [keys, values] = names;
-        let [k, all_k] = self.append(b, rows, (&keys, dtype), k)?;
-        let [v, all_v] = self.append(b, rows, (&values, dtype), v)?;
-        let q = cast(b, q, dtype)?;
+        let [k, all_k] = self.append(b, rows, (&keys, format), k)?;
+        let [v, all_v] = self.append(b, rows, (&values, format), v)?;
+        let q = cast(b, q, format.seen())?;
         let own = b.graph.gather(q, self.row_of_place, 1)?;
         let shape = b.graph.ty(own).shape.clone();
         let (heads, size) = (shape[2].clone(), shape[3].clone());
@@ -153,29 +154,30 @@ impl SlotWindow {
         &self,
         b: &mut Builder<'_>,
         rows: &SlotRows,
-        (name, dtype): (&str, DType),
+        (name, format): (&str, CacheFormat),
         new: Value,
     ) -> Result<[Value; 2], ModelError> {
-        let rest = b.graph.ty(new).shape[2..].to_vec();
-        let shape =
-            |first: [Dim; 2]| -> Vec<Dim> { first.into_iter().chain(rest.clone()).collect() };
-        let of_cache = shape([
-            (BANKS * rows.count).into(),
-            slot_positions(self.window).into(),
-        ]);
-        let cache = b.graph.state(name, Type::new(dtype, of_cache))?;
-        let new = cast(b, new, dtype)?;
+        let count = b.graph.ty(new).shape[1].clone();
+        let new = Stored::of(b, format, new)?;
+        let first = [BANKS * rows.count, slot_positions(self.window)];
+        let cache = new.states(b, name, first)?;
         // Before anything is written: new rows take the places of old ones.
-        let old = b.graph.gather_nd(cache, self.old_from, 0)?;
-        let flat = b.graph.ty(new).shape[1..].to_vec();
-        let written = b.graph.reshape(new, flat)?;
-        let written = b.graph.concat(&[old, written], 0)?;
-        let replace = tercet::ops::ScatterReduce::Replace;
-        let updated = b.graph.scatter_nd(cache, self.places, written, replace)?;
-        b.graph.assign(cache, updated)?;
-        let old = b.graph.reshape(old, shape([1.into(), self.old.clone()]))?;
-        let own = b.graph.gather(new, rows.prompt_rows, 1)?;
-        Ok([updated, b.graph.concat(&[old, own], 1)?])
+        let old = cache.map(b, |b, cache| {
+            Ok(b.graph.gather_nd(cache, self.old_from, 0)?)
+        })?;
+        let flat = new.reshaped(b, &[count])?;
+        let written = old.with(b, &flat, |b, old, new| {
+            Ok(b.graph.concat(&[old, new], 0)?)
+        })?;
+        let updated = cache.with(b, &written, |b, cache, written| {
+            let replace = ScatterReduce::Replace;
+            Ok(b.graph.scatter_nd(cache, self.places, written, replace)?)
+        })?;
+        updated.assign(b, &cache)?;
+        let old = old.reshaped(b, &[1.into(), self.old.clone()])?;
+        let own = new.map(b, |b, new| Ok(b.graph.gather(new, rows.prompt_rows, 1)?))?;
+        let seen = old.with(b, &own, |b, old, own| Ok(b.graph.concat(&[old, own], 1)?))?;
+        Ok([updated.decoded(b)?, seen.decoded(b)?])
     }
 }
 
@@ -188,19 +190,18 @@ pub(super) fn positions(layer: LayerSpec, context: usize) -> usize {
 }
 
 impl BatchOptions {
-    /// The float dtype of the caches.
-    pub fn cache_dtype(&self) -> DType {
-        self.cache.unwrap_or(self.dtype)
+    /// How caches store keys and values.
+    pub fn cache_format(&self) -> CacheFormat {
+        self.cache.unwrap_or(CacheFormat::Float(self.dtype))
     }
 
     /// Bytes of the caches of all slots, which the graph has as states: of keys and values of every layer that attends, those
     /// of a layer with a window twice what it reaches where that is less than the context. States of layers that scan are not among
-    /// them.
+    /// them, nor is what one layer's attention sees while a run lasts, F32, where caches are of Q8_0.
     pub fn cache_bytes(&self, spec: &DecoderSpec) -> u64 {
         let attend = spec.layers.iter().filter(|l| l.mixer.attends());
         let positions = attend.map(|layer| positions(*layer, self.context) as u64);
-        let elements = spec.kv_heads * (spec.head_dim + spec.value_dim());
-        let width = (self.slots * elements * self.cache_dtype().size_bytes()) as u64;
+        let width = (self.slots * self.cache_format().row_bytes(spec)) as u64;
         positions.fold(0, |all, n| all.saturating_add(n.saturating_mul(width)))
     }
 }
