@@ -1,6 +1,6 @@
 //! What a specification says, as keys of GGUF metadata.
 
-use super::{SaveError, unsupported};
+use super::{SaveError, has_windows, unsupported};
 use crate::config::decoder::{NormKind, Residual};
 use crate::config::{DecoderSpec, Rope, RopeScaling};
 use crate::gguf::Value;
@@ -139,7 +139,7 @@ fn experts(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
 /// Windows, caps and factors, as far as the family's files have them.
 fn of_family(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
     let window = spec.layers.iter().find_map(|layer| layer.window);
-    if let Some(window) = window {
+    if let Some(window) = window.filter(|_| has_windows(keys.architecture)) {
         keys.size("attention.sliding_window", window)?;
     }
     let caps = [

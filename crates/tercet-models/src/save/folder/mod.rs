@@ -129,11 +129,22 @@ fn as_written(spec: &DecoderSpec) -> Result<DecoderSpec, SaveError> {
         ..spec.clone()
     };
     to.norm.one_plus = false;
+    if !has_windows(architecture) {
+        // One that reaches over all positions is none.
+        for layer in &mut to.layers {
+            layer.window = layer.window.filter(|window| *window < spec.context);
+        }
+    }
     for rope in &mut to.ropes {
         metadata::as_divisors(rope, spec.rope_dims);
         rope.theta = f64::from(rope.theta as f32);
     }
     Ok(usual_scale(to))
+}
+
+/// Whether files of an architecture say how wide windows are.
+fn has_windows(architecture: &str) -> bool {
+    ["llama", "gemma2", "gemma3", "phi3", "cohere2"].contains(&architecture)
 }
 
 /// Without a scale of scores that is the usual one.
