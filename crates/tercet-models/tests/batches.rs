@@ -7,10 +7,10 @@
 
 mod common;
 
-use tercet::{DType, Device};
+use tercet::{DType, Device, Tensor, TensorType};
 use tercet_models::{
-    BatchDecoder, BatchGenerator, BatchOptions, CacheFormat, DecoderOptions, Happened, ModelFiles,
-    Sequence, SequenceId,
+    Adapter, BatchDecoder, BatchGenerator, BatchOptions, CacheFormat, DecoderOptions, DecoderSpec,
+    Happened, LowRank, ModelFiles, ScaledAdapter, Sequence, SequenceId,
 };
 
 const CONTEXT: usize = 96;
@@ -264,5 +264,71 @@ fn caches_of_8_bits_give_the_same_bits_in_any_company() {
             batch.step().unwrap();
         }
         assert_eq!(write(&mut batch, &prompt).0, alone, "{name}");
+    }
+}
+
+/// An adapter of the queries of the first layer, of numbers that look random.
+fn adapter(spec: &DecoderSpec, rank: usize) -> ScaledAdapter {
+    let drawn = |shape: [usize; 2], seed: usize| {
+        let number = |i: usize| ((i * 7919 + seed * 104_729) % 2003) as f64 / 2003.0 - 0.5;
+        let numbers: Vec<f64> = (0..shape[0] * shape[1]).map(number).collect();
+        Tensor::from_f64s(TensorType::new(DType::F32, &shape), &numbers).unwrap()
+    };
+    let module = "model.layers.0.self_attn.q_proj";
+    let rows = spec.heads * spec.head_dim;
+    let (a, b) = (drawn([rank, spec.hidden], rank), drawn([rows, rank], rows));
+    let low = LowRank::new(module, a, b, rank as f64).unwrap();
+    ScaledAdapter::new(Adapter::new([(module.to_string(), low)].into()))
+}
+
+#[test]
+fn sequences_choose_adapters_of_models_with_experts_and_states() {
+    for name in ["qwen3_moe-a", "falcon_h1-a", "mixtral-c"] {
+        let files = ModelFiles::open(common::data("decoders").join(name)).unwrap();
+        let spec = files.decoder_spec().unwrap();
+        let all = vec![adapter(&spec, 2), adapter(&spec, 3)];
+        let of = |adapters, choices| {
+            let decoder = decoder(name, |o| BatchOptions {
+                adapters,
+                choices,
+                ..o
+            });
+            decoder.generator(&Device::cpu()).unwrap()
+        };
+        let prompt = tokens(17, 3);
+        let with = |adapter| Sequence {
+            adapter,
+            ..Sequence::new(prompt.clone(), 6)
+        };
+        let mut batch = of(Vec::new(), all.clone());
+        let mut alone = Vec::new();
+        for which in [None, Some(0), Some(1)] {
+            let id = batch.start(with(which)).unwrap();
+            let (own, _) = finish(&mut batch, id);
+            // The model that has this adapter alone.
+            let mut plain = of(
+                which.map(|at| all[at].clone()).into_iter().collect(),
+                Vec::new(),
+            );
+            let (want, _) = fresh(&mut plain, &prompt);
+            let floats =
+                |of: &Got| -> Vec<f32> { of.bits[0].iter().map(|x| f32::from_bits(*x)).collect() };
+            let (got, want) = (floats(&own), floats(&want));
+            let most = want.iter().fold(0f32, |most, x| most.max(x.abs()));
+            let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs());
+            let off = off.fold(0f32, f32::max);
+            assert!(off <= 1e-4 * most, "{name} {which:?}: {off:e} of {most}");
+            alone.push(own);
+        }
+        assert!(alone[0].bits != alone[1].bits && alone[1].bits != alone[2].bits);
+        // All at once, of which one is looked at.
+        for (at, which) in [None, Some(0), Some(1)].into_iter().enumerate() {
+            for other in [Some(1), None] {
+                batch.start(with(other)).unwrap();
+            }
+            batch.step().unwrap();
+            let id = batch.start(with(which)).unwrap();
+            assert_eq!(finish(&mut batch, id).0, alone[at], "{name} {which:?}");
+        }
     }
 }

@@ -83,6 +83,16 @@ pub fn quantize_model(
         let path = to.to_path_buf();
         return Err(SaveError::OverModel { path });
     }
+    quantize_gguf(gguf, to, recipe, progress)
+}
+
+/// The same of a GGUF file.
+fn quantize_gguf(
+    gguf: &Gguf,
+    to: &Path,
+    recipe: &Recipe,
+    progress: &dyn Fn(usize, usize),
+) -> Result<Quantized, SaveError> {
     let weights = Weights::Gguf(gguf.clone());
     let layout = Layout::of(gguf);
     let infos: Vec<&TensorInfo> = gguf.tensors().iter().collect();

@@ -196,45 +196,59 @@ fn attended(
                 [q, k, v],
             )
         }
-        Attend::Slots {
-            rows,
-            windows,
-            idle,
-            origin,
-            context,
-            format,
-            ..
-        } => {
-            let own = windows.iter().find(|own| layer.window == Some(own.window));
-            let [of_slots, of_prompt] = match own {
-                Some(own) => {
-                    let of = (at, caches(at), *format);
-                    own.attended(b, spec, rows, of, options, [q, k, v])?
-                }
-                None => {
-                    let caches = SlotCaches {
-                        rows,
-                        context: *context,
-                        format: *format,
-                        origin: *origin,
-                    };
-                    caches.attended(b, spec, (at, layer), options, [q, k, v])?
-                }
-            };
-            let of = |rows: &Dim| {
-                [
-                    Dim::Known(1),
-                    rows.clone(),
-                    spec.heads.into(),
-                    spec.value_dim().into(),
-                ]
-            };
-            let zero = b.graph.scalar(DType::F32, 0.0)?;
-            let rest = b.graph.expand(zero, of(idle))?;
-            let all = b.graph.concat(&[of_slots, of_prompt, rest], 1)?;
-            Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
-        }
+        Attend::Slots { .. } => in_slots(b, spec, shared, (at, layer), options, [q, k, v]),
     }
+}
+
+/// The result of attention where rows are of several slots, or of none.
+fn in_slots(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    (at, layer): (usize, LayerSpec),
+    options: AttentionOptions,
+    [q, k, v]: [Value; 3],
+) -> Result<Value, ModelError> {
+    let Attend::Slots {
+        rows,
+        windows,
+        idle,
+        origin,
+        context,
+        format,
+        ..
+    } = &shared.attend
+    else {
+        unreachable!("invariant: the caller looked at how layers attend");
+    };
+    let own = windows.iter().find(|own| layer.window == Some(own.window));
+    let [of_slots, of_prompt] = match own {
+        Some(own) => {
+            let of = (at, caches(at), *format);
+            own.attended(b, spec, rows, of, options, [q, k, v])?
+        }
+        None => {
+            let caches = SlotCaches {
+                rows,
+                context: *context,
+                format: *format,
+                origin: *origin,
+            };
+            caches.attended(b, spec, (at, layer), options, [q, k, v])?
+        }
+    };
+    let of = |rows: &Dim| {
+        [
+            Dim::Known(1),
+            rows.clone(),
+            spec.heads.into(),
+            spec.value_dim().into(),
+        ]
+    };
+    let zero = b.graph.scalar(DType::F32, 0.0)?;
+    let rest = b.graph.expand(zero, of(idle))?;
+    let all = b.graph.concat(&[of_slots, of_prompt, rest], 1)?;
+    Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
 }
 
 /// The caches of all slots.

@@ -114,26 +114,13 @@ impl BatchDecoder {
         weights: &Weights,
         options: BatchOptions,
     ) -> Result<BatchDecoder, ModelError> {
+        check(config, &options)?;
         let BatchOptions {
             slots,
             context,
-            chunk,
             dtype,
-            cache,
             ..
         } = options;
-        if context == 0 || chunk == 0 {
-            let reason = "context and chunk must be at least 1";
-            return Err(ModelError::Unsupported(reason.into()));
-        }
-        if !(1..=MOST_SLOTS).contains(&slots) {
-            return Err(ModelError::Unsupported(format!(
-                "{slots} sequences side by side; 1 to {MOST_SLOTS} are possible"
-            )));
-        }
-        check_context(config, context)?;
-        check_cache(dtype, cache)?;
-        check_choices(&options)?;
         let b = Builder::new(weights, dtype).of_decoder(config);
         let mut b = b.in_mode(Mode::Adapted(&options.adapters));
         let mut input =
@@ -272,6 +259,30 @@ impl BatchDecoder {
             self,
         ))
     }
+}
+
+/// Refuses options that are not possible.
+fn check(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError> {
+    let BatchOptions {
+        slots,
+        context,
+        chunk,
+        dtype,
+        cache,
+        ..
+    } = *options;
+    if context == 0 || chunk == 0 {
+        let reason = "context and chunk must be at least 1";
+        return Err(ModelError::Unsupported(reason.into()));
+    }
+    if !(1..=MOST_SLOTS).contains(&slots) {
+        return Err(ModelError::Unsupported(format!(
+            "{slots} sequences side by side; 1 to {MOST_SLOTS} are possible"
+        )));
+    }
+    check_context(config, context)?;
+    check_cache(dtype, cache)?;
+    check_choices(options)
 }
 
 /// The outputs `next` and `sums` of logits.
