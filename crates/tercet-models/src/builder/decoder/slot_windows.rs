@@ -137,7 +137,7 @@ impl SlotWindow {
         let shape = [places.clone(), 1.into(), heads.clone(), size];
         let own = b.graph.reshape(own, shape)?;
         // All that is filled is seen.
-        let of_slots = options.clone().causal().kv_len(self.kv_lens);
+        let of_slots = options.causal().kv_len(self.kv_lens);
         let y = weighted(b, spec, at, [own, k, v], of_slots)?;
         let shape = [Dim::Known(1), places, heads, spec.value_dim().into()];
         let y = b.graph.reshape(y, shape)?;
