@@ -51,7 +51,7 @@ enum Command {
     Finetune(Box<commands::finetune::Args>),
     /// Write a model with adapters in its weights
     Merge(commands::merge::Args),
-    /// Write a GGUF model with its weights in fewer bits
+    /// Write a model as a GGUF file with its weights in fewer bits
     Quantize(commands::quantize::Args),
     /// Turn sentences into vectors, or compare them
     Embed(commands::embed::Args),

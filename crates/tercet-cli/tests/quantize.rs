@@ -132,7 +132,7 @@ fn what_cannot_be_written_is_refused() {
     bad(
         &["quantize", "-m", &folder, "-o", &out],
         1,
-        &["give a GGUF file"],
+        &["is not written as a GGUF file"],
     );
     assert!(!std::path::Path::new(&out).exists());
 }

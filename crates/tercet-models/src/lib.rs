@@ -51,9 +51,9 @@ mod writing;
 pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
-    BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, Classifier, Decoder, DecoderOptions,
-    DenseModule, Draft, DraftCounts, DraftError, Embedder, Encoder, EncoderOutput, Entity,
-    Generator, Happened, Label, MOST_DRAFTED, MadeUp, Model, ModelError, Moonshine,
+    BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, CacheFormat, Classifier, Decoder,
+    DecoderOptions, DenseModule, Draft, DraftCounts, DraftError, Embedder, Encoder, EncoderOutput,
+    Entity, Generator, Happened, Label, MOST_DRAFTED, MadeUp, Model, ModelError, Moonshine,
     PictureClassifier, PictureEncoder, PictureLabels, PictureReader, PoolingMode, Products,
     Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence,
     SequenceId, SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel,

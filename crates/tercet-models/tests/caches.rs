@@ -6,8 +6,9 @@
 
 mod common;
 
-use tercet::{DType, Device};
-use tercet_models::{BatchOptions, Decoder, DecoderOptions, Generator, ModelFiles};
+use tercet::quant::quantize_q8_0;
+use tercet::{DType, Device, Tensor};
+use tercet_models::{BatchOptions, CacheFormat, Decoder, DecoderOptions, Generator, ModelFiles};
 
 const CONTEXT: usize = 96;
 /// Families with windows, in some layers or all, with caps and sinks.
@@ -132,8 +133,9 @@ fn caches_take_the_memory_that_is_said() {
     {
         for (dtype, cache) in [
             (DType::F32, None),
-            (DType::F32, Some(DType::F16)),
-            (DType::F32, Some(DType::BF16)),
+            (DType::F32, Some(DType::F16.into())),
+            (DType::F32, Some(DType::BF16.into())),
+            (DType::F32, Some(CacheFormat::Q8_0)),
             (DType::F16, None),
         ] {
             let of = |chunk| {
@@ -170,7 +172,11 @@ fn narrow_caches_are_near_wide_ones() {
             generator.feed(&tokens).unwrap().logits.to_vec()
         };
         let want = logits(None);
-        for (cache, most) in [(DType::F16, 5e-3), (DType::BF16, 4e-2)] {
+        for (cache, most) in [
+            (DType::F16.into(), 5e-3),
+            (DType::BF16.into(), 4e-2),
+            (CacheFormat::Q8_0, 4e-2),
+        ] {
             let got = logits(Some(cache));
             let off = off(&want, &got);
             assert!(off > 0.0 && off < most, "{name} {cache}: {off:e}");
@@ -207,12 +213,15 @@ fn several_texts_have_narrow_caches_too() {
             }
         }
     };
-    let (want, got) = (written(None), written(Some(DType::F16)));
+    let want = written(None);
     assert_eq!(want.len(), 12);
-    // The first of each: later ones may follow another token.
-    for (want, got) in want.iter().zip(&got).take(2) {
-        let off = off(want, got);
-        assert!(off > 0.0 && off < 5e-3, "{off:e}");
+    for (cache, most) in [(DType::F16.into(), 5e-3), (CacheFormat::Q8_0, 4e-2)] {
+        let got = written(Some(cache));
+        // The first of each: later ones may follow another token.
+        for (want, got) in want.iter().zip(&got).take(2) {
+            let off = off(want, got);
+            assert!(off > 0.0 && off < most, "{cache}: {off:e}");
+        }
     }
 }
 
@@ -229,11 +238,81 @@ fn caches_of_other_types_are_refused() {
         decoder.unwrap_err().to_string()
     };
     for (dtype, cache) in [
-        (DType::F32, DType::I32),
-        (DType::F16, DType::F32),
-        (DType::BF16, DType::F16),
+        (DType::F32, DType::I32.into()),
+        (DType::F16, DType::F32.into()),
+        (DType::BF16, DType::F16.into()),
+        (DType::F16, CacheFormat::Q8_0),
     ] {
         let e = refused(dtype, cache);
         assert!(e.contains(&format!("caches of {cache}")), "{e}");
     }
+}
+
+#[test]
+fn caches_of_8_bits_hold_what_the_format_rounds_to() {
+    let tokens = &tokens()[..40];
+    for name in ["llama-a", "llama-b", "gemma3-a"] {
+        let states = |cache| {
+            let decoder = decoder(name, |o| whole(DecoderOptions { cache, ..o }));
+            let exe = decoder
+                .model
+                .compile(&Device::cpu(), &decoder.compile_options());
+            let mut exe = exe.unwrap();
+            let n = tokens.len();
+            let ints = |shape: &[usize], f: &dyn Fn(usize) -> usize| {
+                let all: Vec<i32> = (0..shape.iter().product()).map(|i| f(i) as i32).collect();
+                Tensor::from_slice(shape, &all).unwrap()
+            };
+            let inputs = [
+                ("tokens", ints(&[n], &|i| tokens[i] as usize)),
+                ("positions", ints(&[n], &|i| i)),
+                ("start", ints(&[4], &|_| 0)),
+                ("kv_len", ints(&[], &|_| n)),
+                ("rows", ints(&[1], &|_| n - 1)),
+                ("seen", ints(&[n], &|_| 0)),
+            ];
+            let given = exe.signature().inputs.len();
+            let named: Vec<(&str, &Tensor)> =
+                inputs[..given].iter().map(|(n, t)| (*n, t)).collect();
+            exe.run(&named).unwrap();
+            // Of the first layer, whose keys no cache has rounded before.
+            let read = |name: &str| exe.read_state(name).unwrap();
+            match cache {
+                None => vec![read("cache.0.k")],
+                Some(_) => vec![read("cache.0.k"), read("cache.0.k.scale")],
+            }
+        };
+        let [wide] = &states(None)[..] else {
+            panic!("one state");
+        };
+        let [codes, scales] = &states(Some(CacheFormat::Q8_0))[..] else {
+            panic!("two states");
+        };
+        let (wide, scales) = (wide.to_f64s(), scales.to_f64s());
+        let codes = codes.as_slice::<i8>().unwrap();
+        let row = wide.len() / CONTEXT;
+        let padded = row.next_multiple_of(32);
+        for at in 0..tokens.len() {
+            let mut want: Vec<f32> = wide[at * row..][..row].iter().map(|x| *x as f32).collect();
+            want.resize(padded, 0.0);
+            let want = quantize_q8_0(&want).unwrap();
+            for (block, want) in want.chunks_exact(34).enumerate() {
+                let block = at * padded / 32 + block;
+                let scale = f16_of(&want[..2]);
+                // A wide product may be rounded another way before.
+                assert!((scales[block] - scale).abs() <= 1e-3 * scale, "{name} {at}");
+                let own = &codes[block * 32..][..32];
+                let most = own
+                    .iter()
+                    .zip(&want[2..])
+                    .map(|(a, b)| i32::from(*a) - i32::from(*b as i8));
+                assert!(most.map(i32::abs).max() <= Some(1), "{name} {at}");
+            }
+        }
+    }
+}
+
+fn f16_of(bytes: &[u8]) -> f64 {
+    let bits = u16::from_le_bytes([bytes[0], bytes[1]]);
+    half::f16::from_bits(bits).to_f64()
 }

@@ -15,8 +15,8 @@ use tercet_models::constraint::Constraint;
 use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    BatchGenerator, BatchOptions, Finish, ModelFiles, Products, SamplingOptions, ScaledAdapter,
-    Sequence, Tokenizer, turn_ends,
+    BatchGenerator, BatchOptions, CacheFormat, Finish, ModelFiles, Products, SamplingOptions,
+    ScaledAdapter, Sequence, Tokenizer, turn_ends,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -34,8 +34,8 @@ pub struct Placement {
     pub device: Device,
     /// The float dtype of the arithmetic.
     pub dtype: DType,
-    /// The float type of the caches of language models; that of the arithmetic where it is none.
-    pub cache: Option<DType>,
+    /// The type of the caches of language models; that of the arithmetic where it is none.
+    pub cache: Option<CacheFormat>,
     /// What language models round rows to in products.
     pub products: Products,
     /// Tokens of a text at most, prompt included; as the model was trained by default.

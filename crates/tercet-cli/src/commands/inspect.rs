@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use tercet::counted;
-use tercet_models::{DecoderOptions, Family, ModelFiles};
+use tercet_models::{CacheFormat, DecoderOptions, Family, ModelFiles};
 
 use crate::error::{CliError, Outcome, causes, is_reader};
 use crate::output;
@@ -40,6 +40,8 @@ struct Memory {
     cache_bytes_per_token: Option<u64>,
     /// The same at the context that the model was trained for.
     cache_bytes: Option<u64>,
+    /// The same with `--cache-dtype q8_0`.
+    cache_bytes_q8_0: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -111,8 +113,9 @@ fn report(files: &ModelFiles) -> Report {
     let (cache, unsupported) = cache_bytes(files);
     let memory = Memory {
         weights_bytes,
-        cache_bytes_per_token: cache.map(|(per_token, _)| per_token),
-        cache_bytes: cache.map(|(_, all)| all),
+        cache_bytes_per_token: cache.map(|[per_token, ..]| per_token),
+        cache_bytes: cache.map(|[_, all, _]| all),
+        cache_bytes_q8_0: cache.map(|[.., packed]| packed),
     };
     Report {
         format,
@@ -124,9 +127,9 @@ fn report(files: &ModelFiles) -> Report {
     }
 }
 
-/// Bytes of the cache per token and in all, for models that have one; and why not, if the
+/// Bytes of the cache per token and in all, and in all of 8 bits, for models that have one; and why not, if the
 /// configuration is refused.
-fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
+fn cache_bytes(files: &ModelFiles) -> (Option<[u64; 3]>, Option<String>) {
     let checked = files.family().and_then(|family| match family {
         Family::Decoder => files.decoder_spec().map(Some),
         Family::Encoder => files.encoder_spec().map(|_| None),
@@ -152,7 +155,12 @@ fn cache_bytes(files: &ModelFiles) -> (Option<(u64, u64)>, Option<String>) {
                 context: 1,
                 ..options.clone()
             };
-            (Some((one.cache_bytes(&c), options.cache_bytes(&c))), None)
+            let packed = DecoderOptions {
+                cache: Some(CacheFormat::Q8_0),
+                ..options.clone()
+            };
+            let all = [&one, &options, &packed].map(|options| options.cache_bytes(&c));
+            (Some(all), None)
         }
         Ok(None) => (None, None),
         Err(e) => (None, Some(chain(&e))),
@@ -211,6 +219,7 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
         weights_bytes,
         cache_bytes_per_token,
         cache_bytes,
+        cache_bytes_q8_0,
     } = &report.memory;
     writeln!(
         out,
@@ -223,6 +232,10 @@ fn print(out: &mut impl Write, report: &Report) -> std::io::Result<()> {
             out,
             "  cache   {all:>12} at full context in F32 ({each} a token)"
         )?;
+    }
+    if let Some(packed) = cache_bytes_q8_0.filter(|bytes| *bytes > 0) {
+        let packed = output::bytes(packed);
+        writeln!(out, "          {packed:>12} with --cache-dtype q8_0")?;
     }
     if let Some(reason) = &report.unsupported {
         writeln!(out, "\nthis version cannot run the model: {reason}")?;

@@ -64,6 +64,28 @@ impl Precision {
     }
 }
 
+/// How caches store keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Cache {
+    F32,
+    F16,
+    Bf16,
+    /// Codes of 8 bits with a scale for each 32: little more than a quarter of f32, decoded for each token
+    #[value(name = "q8_0")]
+    Q8,
+}
+
+impl Cache {
+    pub(crate) fn format(self) -> tercet_models::CacheFormat {
+        match self {
+            Cache::F32 => DType::F32.into(),
+            Cache::F16 => DType::F16.into(),
+            Cache::Bf16 => DType::BF16.into(),
+            Cache::Q8 => tercet_models::CacheFormat::Q8_0,
+        }
+    }
+}
+
 /// What a language model is computed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Arithmetic {

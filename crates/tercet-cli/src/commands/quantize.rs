@@ -1,4 +1,4 @@
-//! `tercet quantize`: a GGUF model with its matrices in another format.
+//! `tercet quantize`: a model as a GGUF file with its matrices in another format.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::{output, progress};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A GGUF file [default: the embedded model]
+    /// A GGUF file, or a folder with safetensors and a tokenizer [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// The format: q8_0, q6_k, q5_k, q4_k, q3_k, q2_k, q5_1, q5_0, q4_1, q4_0, mxfp4, bf16, f16 or f32; with `_m` behind a

@@ -9,7 +9,7 @@ use tercet_serve::{Models, Placement, ServeOptions, Server, stop_signal};
 
 use super::generate::{open_model, scaled_adapter};
 use super::source::{bound, read_graph};
-use super::{Arithmetic, Precision, device, positive};
+use super::{Arithmetic, Cache, device, positive};
 use crate::error::{CliError, Outcome};
 use crate::{output, progress};
 
@@ -58,9 +58,9 @@ pub(crate) struct Args {
     /// The float type that models are computed in; encoders take auto for f32
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
     dtype: Arithmetic,
-    /// The float type of the caches of language models [default: that of --dtype, f32 for auto]
+    /// The type of the caches of language models [default: that of --dtype, f32 for auto]
     #[arg(long, value_name = "TYPE", value_enum)]
-    cache_dtype: Option<Precision>,
+    cache_dtype: Option<Cache>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     let placement = Placement {
         device,
         dtype: args.dtype.dtype(),
-        cache: args.cache_dtype.map(Precision::dtype),
+        cache: args.cache_dtype.map(Cache::format),
         products: args.dtype.products(),
         context: args.context,
         adapters: Vec::new(),

@@ -25,7 +25,7 @@ pub(crate) use self::phase::Phase;
 use self::seeing::Seeing;
 use super::choosing::Choosing;
 use super::generate::{adapters, open_model};
-use super::{Arithmetic, Precision, device};
+use super::{Arithmetic, Cache, device};
 use crate::error::CliError;
 use crate::interrupt::interrupted;
 use crate::{output, progress};
@@ -48,9 +48,9 @@ pub(crate) struct Loading {
     /// The float type to compute in
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = Arithmetic::Auto)]
     dtype: Arithmetic,
-    /// The float type of the caches of keys and values [default: that of --dtype, f32 for auto]
+    /// The type of the caches of keys and values [default: that of --dtype, f32 for auto]
     #[arg(long, value_name = "TYPE", value_enum)]
-    cache_dtype: Option<Precision>,
+    cache_dtype: Option<Cache>,
     /// Fail at the first node whose result is not finite although its operands are, and say what they are: slow
     #[arg(long)]
     first_nonfinite: bool,
@@ -164,9 +164,9 @@ impl Loading {
         self.dtype.dtype()
     }
 
-    /// The float type of caches, where it is another.
-    pub(super) fn cache(&self) -> Option<tercet::DType> {
-        self.cache_dtype.map(Precision::dtype)
+    /// The type of caches, where it is another.
+    pub(super) fn cache(&self) -> Option<tercet_models::CacheFormat> {
+        self.cache_dtype.map(Cache::format)
     }
 
     /// What its rows may be rounded to.

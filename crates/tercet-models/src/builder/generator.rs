@@ -51,6 +51,8 @@ pub struct Generator {
     logit_rows: usize,
     dtype: DType,
     inputs: [Tensor; 5],
+    /// As long as caches are filled, where these are decoded.
+    filled: Option<Tensor>,
     /// Of layers whose caches do not hold the context.
     windows: Vec<WindowStates>,
     outputs: Vec<Tensor>,
@@ -94,6 +96,7 @@ impl Generator {
             vocab,
             logit_rows,
             dtype,
+            counts_seen,
             windows,
         } = sizes;
         let stream = model.graph.nodes().find_map(|(_, node)| {
@@ -126,6 +129,7 @@ impl Generator {
                 empty(&[]),
                 empty(&[1]),
             ],
+            filled: counts_seen.then(|| empty(&[0])),
             windows: windows.into_iter().map(WindowStates::new).collect(),
             outputs: Vec::new(),
             next_only: false,

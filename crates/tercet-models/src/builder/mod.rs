@@ -32,7 +32,9 @@ use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
 use crate::weight::WeightError;
 pub use batch::{BatchEvent, BatchGenerator, Happened, Sequence, SequenceId};
-pub use decoder::{BatchDecoder, BatchOptions, Decoder, DecoderOptions, Products, Sampling};
+pub use decoder::{
+    BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, Products, Sampling,
+};
 pub use encoder::{
     Classifier, DenseModule, Embedder, Encoder, EncoderOutput, Entity, Label, PoolingMode, Scoring,
     SentenceModule, SentenceModules, TokenLabel,

@@ -108,6 +108,7 @@ impl TextToText {
             vocab: self.spec.encoder.vocab,
             logit_rows: 1,
             dtype: DType::F32,
+            counts_seen: false,
             windows: Vec::new(),
         };
         let generator = Generator::of(exe, None, &self.decoder, sizes, sampling);

@@ -310,6 +310,14 @@ struct Source {
     tokens: Vec<(String, String)>,
 }
 
+/// The template of a folder, and the one for tools.
+pub(crate) fn chat_templates(folder: &HfFolder) -> Result<[Option<String>; 2], crate::Error> {
+    let Source {
+        plain, with_tools, ..
+    } = of_folder(folder)?;
+    Ok([plain, with_tools])
+}
+
 fn of_folder(folder: &HfFolder) -> Result<Source, crate::Error> {
     const TOKENS: [&str; 6] = [
         "bos_token",

@@ -25,6 +25,7 @@ mod records;
 mod split;
 pub mod template;
 
+pub(crate) use chat::chat_templates;
 pub use chat::{Answer, ChatTemplate, Conversation};
 pub use corpus::{Corpus, CorpusOptions, Document};
 pub use encoder::{EncoderBatch, LabelledTexts, TextPairs};

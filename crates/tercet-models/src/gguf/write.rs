@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::value::Value;
+use super::value::{Value, ValueType};
 use super::{DEFAULT_ALIGNMENT, Gguf, split};
 use crate::save::{Entry, SaveError, Storage, replace_file};
 
@@ -42,6 +42,36 @@ impl Header {
         let mut bytes = string(key);
         bytes.extend(value.value_type().id().to_le_bytes());
         put(&mut bytes, value);
+        self.entries.push(bytes);
+    }
+
+    /// Adds a list of texts.
+    pub(crate) fn push_strings<'a>(&mut self, key: &str, all: impl Iterator<Item = &'a str>) {
+        self.list(key, ValueType::String, all.map(string));
+    }
+
+    /// Adds a list of numbers.
+    pub(crate) fn push_integers(&mut self, key: &str, all: impl Iterator<Item = i32>) {
+        self.list(key, ValueType::I32, all.map(|x| x.to_le_bytes().to_vec()));
+    }
+
+    /// Adds a list of numbers.
+    pub(crate) fn push_floats(&mut self, key: &str, all: impl Iterator<Item = f32>) {
+        self.list(key, ValueType::F32, all.map(|x| x.to_le_bytes().to_vec()));
+    }
+
+    fn list(&mut self, key: &str, ty: ValueType, all: impl Iterator<Item = Vec<u8>>) {
+        let mut bytes = string(key);
+        bytes.extend(ValueType::Array.id().to_le_bytes());
+        bytes.extend(ty.id().to_le_bytes());
+        let at = bytes.len();
+        bytes.extend([0; 8]);
+        let mut count = 0u64;
+        for one in all {
+            bytes.extend(one);
+            count += 1;
+        }
+        bytes[at..at + 8].copy_from_slice(&count.to_le_bytes());
         self.entries.push(bytes);
     }
 }

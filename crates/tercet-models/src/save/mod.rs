@@ -3,10 +3,12 @@
 //! | file | does |
 //! |---|---|
 //! | `model.rs` | a model's files again, with some of its weights replaced |
-//! | `quantize.rs` | a GGUF model with its matrices in another format |
+//! | `quantize.rs` | a model as a GGUF file with its matrices in another format |
+//! | `folder/` | a folder of safetensors as a GGUF file |
 //! | `entry.rs` | a tensor to be written, made when its turn comes |
 
 mod entry;
+mod folder;
 mod model;
 mod quantize;
 

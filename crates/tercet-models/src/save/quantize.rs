@@ -1,4 +1,4 @@
-//! A GGUF model with its matrices in another format.
+//! A model as a GGUF file with its matrices in another format.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -51,12 +51,12 @@ pub struct Quantized {
     pub tensors: Vec<Rounded>,
 }
 
-/// Writes a GGUF file with the matrices of another one rounded as `recipe` says. Vectors, embeddings of positions, routers of
+/// Writes a GGUF file with the matrices of another one, or of a folder, rounded as `recipe` says. Vectors, embeddings of positions, routers of
 /// experts and convolutions stay as they are; rows that are not whole blocks of the format become Q8_0, or F16.
 /// `progress` is told how many of how many tensors are done.
 ///
 /// # Errors
-/// [`SaveError`]: a folder (whose weights have no blocks), a format that is not written, a value beyond its range, the
+/// [`SaveError`]: a folder that GGUF files cannot hold, a format that is not written, a value beyond its range, the
 /// model's own place, or what the operating system says.
 pub fn quantize_model(
     files: &ModelFiles,
@@ -65,16 +65,34 @@ pub fn quantize_model(
     progress: &dyn Fn(usize, usize),
 ) -> Result<Quantized, SaveError> {
     let to = to.as_ref();
-    let ModelFiles::Gguf(gguf) = files else {
-        let reason = "a folder of safetensors is not packed in blocks; give a GGUF file";
-        return Err(SaveError::Unsupported(reason.to_string()));
-    };
     written(recipe.to)?;
+    let dense;
+    let gguf = match files {
+        ModelFiles::Gguf(gguf) => gguf,
+        ModelFiles::Hf(folder) => {
+            if to.exists() && super::model::same_place(folder.dir(), to) {
+                let path = to.to_path_buf();
+                return Err(SaveError::OverModel { path });
+            }
+            dense = super::folder::dense(folder, to)?;
+            &dense.gguf
+        }
+    };
     let mut own = gguf.files().iter().filter_map(MappedFile::path);
     if own.any(|own| super::model::same_place(own, to)) {
         let path = to.to_path_buf();
         return Err(SaveError::OverModel { path });
     }
+    quantize_gguf(gguf, to, recipe, progress)
+}
+
+/// The same of a GGUF file.
+fn quantize_gguf(
+    gguf: &Gguf,
+    to: &Path,
+    recipe: &Recipe,
+    progress: &dyn Fn(usize, usize),
+) -> Result<Quantized, SaveError> {
     let weights = Weights::Gguf(gguf.clone());
     let layout = Layout::of(gguf);
     let infos: Vec<&TensorInfo> = gguf.tensors().iter().collect();

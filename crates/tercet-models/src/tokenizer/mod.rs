@@ -21,11 +21,14 @@ mod pre_tokenizers;
 mod sentencepiece;
 mod spans;
 mod stream;
+mod to_gguf;
 mod trie;
 
 pub use batch::{Batch, Row};
 pub use error::TokenizerError;
+pub(crate) use from_gguf::TokenType;
 pub use stream::StreamDecoder;
+pub(crate) use to_gguf::{pieces_of, pre_tokenizer_of};
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -37,7 +40,7 @@ use byte_level::ByteVocab;
 use sentencepiece::{Model, PieceDecoder};
 
 /// A tokenizer's file longer than this is refused (the largest real ones have some 30 MB).
-const MAX_FILE_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_FILE_BYTES: u64 = 256 << 20;
 
 /// A tokenizer: text to token ids and back.
 ///

@@ -34,7 +34,8 @@ const PLAIN: PreTokenizer = PreTokenizer {
     add_bos: false,
 };
 
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+pub(super) const GPT2: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// GPT-4's, with numbers in threes.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// The same with single digits.
@@ -270,6 +271,14 @@ const TABLE: &[PreTokenizer] = &[
 
 /// The first digits of a number as far as threes follow them.
 const THREES_FROM_THE_RIGHT: &str = r"\d{1,3}(?=(?:\d{3})*(?!\d))";
+
+/// The first name for what cuts texts by these patterns, one after the other.
+pub(super) fn named(splits: &[&str], nfc: bool, ignore_merges: bool) -> Option<&'static str> {
+    let same = |entry: &&PreTokenizer| {
+        entry.splits == splits && entry.nfc == nfc && entry.ignore_merges == ignore_merges
+    };
+    TABLE.iter().find(same)?.names.first().copied()
+}
 
 /// The entry for `name`.
 pub(super) fn find(name: &str) -> Result<&'static PreTokenizer, TokenizerError> {

@@ -2,6 +2,8 @@
 
 use tercet::{DType, Tensor, TensorType};
 
+use super::windows::WindowInputs;
+
 /// New tokens of a slot.
 pub(super) struct Part {
     pub(super) slot: usize,
@@ -9,6 +11,8 @@ pub(super) struct Part {
     pub(super) adapter: Option<usize>,
     /// The position of the first.
     pub(super) start: usize,
+    /// In which of the slot's banks what was before lies, and to which it goes with these.
+    pub(super) banks: [usize; 2],
     pub(super) tokens: Vec<u32>,
 }
 
@@ -34,7 +38,7 @@ impl Rows<'_> {
         own + self.idle()
     }
 
-    fn idle(&self) -> usize {
+    pub(super) fn idle(&self) -> usize {
         match self {
             Rows::Tokens(_, idle) => *idle,
             Rows::Prompt(_) => 0,
@@ -42,14 +46,20 @@ impl Rows<'_> {
     }
 }
 
-/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these, or [`ADAPTERS`].
+/// The inputs of the graph with their names: [`COMMON`], then [`OF_SLOT`] for each slot where it has these, [`ADAPTERS`], and
+/// those of windows.
 pub(super) struct Inputs {
     names: Vec<String>,
     tensors: Vec<Tensor>,
     slots: usize,
     context: usize,
     have_adapters: bool,
+    windows: Vec<WindowInputs>,
+    /// As long as the slot that has most, where caches are decoded.
+    filled: Option<Tensor>,
 }
+
+const FILLED: &str = "slots.seen";
 
 const COMMON: [&str; 12] = [
     "tokens",
@@ -66,15 +76,17 @@ const COMMON: [&str; 12] = [
     "prompt.seen",
 ];
 const OF_SLOT: [&str; 2] = ["rows", "start"];
-/// Of models whose sequences choose an adapter; none of these has rows apart.
+/// Of models whose sequences choose an adapter, behind the others.
 const ADAPTERS: &str = "adapters";
 
 impl Inputs {
-    /// Those of so many slots of this context, with their rows apart if the graph asks for them, and their adapters.
+    /// Those of so many slots of this context, with their rows apart if the graph asks for them, and their adapters; beside
+    /// the caches of all positions there are those of these windows, and caches may have to be decoded.
     pub(super) fn new(
         [slots, context]: [usize; 2],
         are_apart: bool,
         have_adapters: bool,
+        (windows, decodes): (&[usize], bool),
     ) -> Inputs {
         let apart = if are_apart { slots } else { 0 };
         let of_slots = (0..apart).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
@@ -84,16 +96,22 @@ impl Inputs {
             .chain(of_slots)
             .chain(have_adapters.then(|| ADAPTERS.to_string()))
             .collect();
-        let tensors = names.iter().map(|_| {
+        let empty = || {
             Tensor::zeros(TensorType::new(DType::I32, &[0]))
                 .expect("invariant: an empty tensor fits memory")
-        });
+        };
+        let tensors = names.iter().map(|_| empty());
         Inputs {
             tensors: tensors.collect(),
             names,
             slots,
             context,
             have_adapters,
+            filled: decodes.then(empty),
+            windows: windows
+                .iter()
+                .map(|w| WindowInputs::new(*w, slots))
+                .collect(),
         }
     }
 
@@ -133,6 +151,10 @@ impl Inputs {
                 logits = &counted[all - 1..];
             }
         }
+        if let Some(filled) = &mut self.filled {
+            let most = kv_lens.iter().copied().max().unwrap_or(1) as usize;
+            write(filled, &[most], &vec![0; most]);
+        }
         let (of_prompt, slot, seen) = prompt;
         self.write(0, &[all], &tokens);
         self.write(1, &[all], &at);
@@ -146,22 +168,24 @@ impl Inputs {
         self.write(9, &[4], &[slot as i32, 0, 0, 0]);
         self.write(10, &[], &[seen as i32]);
         self.write(11, &[seen], &vec![0; seen]);
-        match self.have_adapters {
-            true => {
-                let own = parts.iter().flat_map(|part| {
-                    let adapter = part.adapter.map_or(0, |at| at as i32 + 1);
-                    std::iter::repeat_n(adapter, part.tokens.len())
-                });
-                let own: Vec<i32> = own.chain(std::iter::repeat_n(0, idle)).collect();
-                self.write(COMMON.len(), &[all], &own);
-            }
-            false => self.fill_apart(parts),
+        self.fill_apart(parts);
+        if self.have_adapters {
+            let own = parts.iter().flat_map(|part| {
+                let adapter = part.adapter.map_or(0, |at| at as i32 + 1);
+                std::iter::repeat_n(adapter, part.tokens.len())
+            });
+            let own: Vec<i32> = own.chain(std::iter::repeat_n(0, idle)).collect();
+            self.write(self.names.len() - 1, &[all], &own);
+        }
+        for window in &mut self.windows {
+            window.fill(rows);
         }
     }
 
     /// The rows of each slot, where they are computed by themselves.
     fn fill_apart(&mut self, parts: &[Part]) {
         let apart = (self.names.len() - COMMON.len()) / OF_SLOT.len();
+        // There may be one of adapters behind them.
         let mut parts = parts.iter().peekable();
         let mut row = 0;
         for slot in 0..apart {
@@ -177,13 +201,7 @@ impl Inputs {
     }
 
     fn write(&mut self, at: usize, shape: &[usize], values: &[i32]) {
-        let tensor = &mut self.tensors[at];
-        tensor
-            .reset_to(DType::I32, shape)
-            .expect("invariant: small shapes fit memory");
-        let elements = tensor.as_slice_mut::<i32>();
-        let elements = elements.expect("invariant: the inputs are I32");
-        elements.copy_from_slice(values);
+        write(&mut self.tensors[at], shape, values);
     }
 
     pub(super) fn named(&self) -> Vec<(&str, &Tensor)> {
@@ -191,6 +209,18 @@ impl Inputs {
             .iter()
             .map(String::as_str)
             .zip(&self.tensors)
+            .chain(self.filled.iter().map(|filled| (FILLED, filled)))
+            .chain(self.windows.iter().flat_map(WindowInputs::named))
             .collect()
     }
+}
+
+/// Makes an input these numbers.
+pub(super) fn write(tensor: &mut Tensor, shape: &[usize], values: &[i32]) {
+    tensor
+        .reset_to(DType::I32, shape)
+        .expect("invariant: small shapes fit memory");
+    let elements = tensor.as_slice_mut::<i32>();
+    let elements = elements.expect("invariant: the inputs are I32");
+    elements.copy_from_slice(values);
 }

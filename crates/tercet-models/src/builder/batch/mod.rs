@@ -8,17 +8,22 @@
 //!
 //! Nothing is compiled for a sequence. What slots hold after a sequence has ended stays, and the next one that begins
 //! with the same tokens does not compute them again: whole parts only, so that its bits are those of a slot that held nothing.
+//! Where layers do not remember all positions, it goes on where what they remember was kept (`kept.rs`).
 
 mod inputs;
+mod kept;
 mod run;
 mod sequence;
+mod windows;
 
 use std::cmp::Reverse;
 
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor};
 
+use super::decoder::cache::CacheFormat;
 use super::decoder::products::{Moved, Rounded, Wider};
+use super::decoder::slot_windows::slot_windows;
 use super::decoder::{BatchDecoder, has_rows_apart};
 use super::generator::{no_executable, not_the_output};
 use super::{ModelError, Products};
@@ -44,6 +49,8 @@ pub struct BatchGenerator {
     turn: usize,
     /// Layers remember what they read in states.
     has_states: bool,
+    /// Layers have caches of what a window reaches.
+    has_windows: bool,
     context: usize,
     chunk: usize,
     vocab: usize,
@@ -70,6 +77,7 @@ impl BatchGenerator {
         let BatchDecoder {
             config, options, ..
         } = decoder;
+        let windows = slot_windows(config, options.context);
         BatchGenerator {
             exe: Some(exe),
             rounded,
@@ -78,6 +86,7 @@ impl BatchGenerator {
             turn: 0,
             moved: None,
             has_states: config.has_states(),
+            has_windows: !windows.is_empty(),
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
@@ -87,6 +96,7 @@ impl BatchGenerator {
                 [options.slots, options.context],
                 has_rows_apart(config),
                 !options.choices.is_empty(),
+                (&windows, options.cache_format() == CacheFormat::Q8_0),
             ),
             outputs: Vec::new(),
             started: 0,
@@ -156,10 +166,9 @@ impl BatchGenerator {
         let chunk = self.chunk;
         let slots = self.slots.iter().enumerate();
         let free = slots.filter(|(_, slot)| slot.text.is_none());
-        // From a state nothing can be taken back.
-        let has_states = self.has_states;
-        let same = |slot: &Slot| match has_states {
-            true => 0,
+        let forgets = self.has_states || self.has_windows;
+        let same = |slot: &Slot| match forgets {
+            true => slot.kept_of(&sequence),
             false => slot.same(&sequence, chunk),
         };
         let best = free.max_by_key(|(_, slot)| (same(slot), Reverse(slot.whole)));
@@ -170,10 +179,11 @@ impl BatchGenerator {
         self.started += 1;
         let id = SequenceId(self.started);
         let same = same(&self.slots[at]);
+        let keep_at = self.keep_at(&sequence, same);
         let slot = &mut self.slots[at];
-        slot.cut(same);
+        slot.go_back(same);
         slot.adapter = sequence.adapter;
-        slot.text = Some(Text::new(id, sequence));
+        slot.text = Some(Text::new(id, sequence, keep_at));
         Ok(id)
     }
 
@@ -245,6 +255,8 @@ impl BatchGenerator {
 
     /// Computes the next part of the prompt in this slot and, after the last one, chooses a token.
     fn part_of_prompt(&mut self, at: usize) -> Result<Vec<BatchEvent>, ModelError> {
+        self.put_back(at)?;
+        self.keep(at)?;
         let slot = &self.slots[at];
         let Some(text) = &slot.text else {
             return Ok(Vec::new());
@@ -256,6 +268,7 @@ impl BatchGenerator {
             slot: at,
             adapter: slot.adapter,
             start,
+            banks: slot.banks(),
             tokens: text.prompt[start..end].to_vec(),
         };
         let on_host = is_last && text.is_on_host();
@@ -295,6 +308,7 @@ impl BatchGenerator {
                 slot: at,
                 adapter: slot.adapter,
                 start: slot.cached.len(),
+                banks: slot.banks(),
                 tokens: vec![token],
             });
         }

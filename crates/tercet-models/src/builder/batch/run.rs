@@ -27,7 +27,9 @@ impl BatchGenerator {
             self.run_once(rows, logits)?;
         }
         for part in rows.parts() {
-            self.slots[part.slot].cached.extend_from_slice(&part.tokens);
+            let slot = &mut self.slots[part.slot];
+            slot.cached.extend_from_slice(&part.tokens);
+            slot.bank = part.banks[1];
         }
         Ok(())
     }
@@ -65,6 +67,8 @@ impl BatchGenerator {
         self.rounded = again;
         for slot in 0..self.slots.len() {
             self.slots[slot].whole = 0;
+            self.slots[slot].kept = None;
+            self.slots[slot].is_behind = false;
             let cached = std::mem::take(&mut self.slots[slot].cached);
             if self.slots[slot].text.is_none() {
                 continue;
@@ -74,6 +78,7 @@ impl BatchGenerator {
                     slot,
                     adapter: self.slots[slot].adapter,
                     start: i * self.chunk,
+                    banks: [self.slots[slot].bank; 2],
                     tokens: tokens.to_vec(),
                 };
                 if let Err(e) = self.run_once(&Rows::Prompt(&part), false) {

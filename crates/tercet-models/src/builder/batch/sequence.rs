@@ -1,5 +1,8 @@
 //! Sequences, and the slots that hold them.
 
+use tercet::Tensor;
+
+use crate::builder::decoder::slot_windows::BANKS;
 use crate::builder::{ModelError, Sampling, SamplingOptions};
 use crate::constraint::Constraint;
 use crate::writing::Finish;
@@ -72,8 +75,23 @@ pub(super) struct Slot {
     pub(super) whole: usize,
     /// The adapter that they were computed with.
     pub(super) adapter: Option<usize>,
+    /// Which of the places of a slot holds them in caches of windows.
+    pub(super) bank: usize,
+    /// What layers remembered of the first of them.
+    pub(super) kept: Option<Kept>,
+    /// States are not those of `cached` yet, but `kept` has them.
+    pub(super) is_behind: bool,
     /// The sequence.
     pub(super) text: Option<Text>,
+}
+
+/// What layers that do not remember all positions held when a part of a prompt began.
+pub(super) struct Kept {
+    /// How many tokens they had read.
+    pub(super) at: usize,
+    pub(super) bank: usize,
+    /// Of layers that scan, by name.
+    pub(super) states: Vec<(String, Tensor)>,
 }
 
 impl Slot {
@@ -87,6 +105,37 @@ impl Slot {
         let pairs = held.iter().zip(&prompt[..prompt.len().saturating_sub(1)]);
         let same = pairs.take_while(|(a, b)| a == b).count();
         same - same % chunk
+    }
+
+    /// How many tokens of a sequence's prompt need not be computed where layers do not remember all positions: those that were
+    /// kept, if it begins with them.
+    pub(super) fn kept_of(&self, sequence: &Sequence) -> usize {
+        let Some(kept) = (self.kept.as_ref()).filter(|_| self.adapter == sequence.adapter) else {
+            return 0;
+        };
+        let prompt = &sequence.prompt;
+        let is_same = prompt.len() > kept.at && prompt[..kept.at] == self.cached[..kept.at];
+        if is_same { kept.at } else { 0 }
+    }
+
+    /// Goes back to the first tokens, all that were kept or none where layers do not remember all positions.
+    pub(super) fn go_back(&mut self, tokens: usize) {
+        self.cut(tokens);
+        self.kept = self.kept.take().filter(|kept| kept.at == tokens);
+        self.is_behind = false;
+        if let Some(kept) = &self.kept {
+            self.bank = kept.bank;
+            self.is_behind = !kept.states.is_empty();
+        }
+    }
+
+    /// The bank where `cached` is, and that to which the next tokens go: another one where the former is kept.
+    pub(super) fn banks(&self) -> [usize; 2] {
+        let stays = |kept: &Kept| kept.at == self.cached.len() && kept.bank == self.bank;
+        match self.kept.as_ref().is_some_and(stays) {
+            true => [self.bank, BANKS - 1 - self.bank],
+            false => [self.bank; 2],
+        }
     }
 
     /// Forgets all tokens but the first.
@@ -118,10 +167,12 @@ pub(super) struct Text {
     pub(super) written: usize,
     /// The token chosen last, not computed yet.
     pub(super) next: Option<u32>,
+    /// Before which part of the prompt what layers remember is kept; 0 for none.
+    pub(super) keep_at: usize,
 }
 
 impl Text {
-    pub(super) fn new(id: SequenceId, sequence: Sequence) -> Text {
+    pub(super) fn new(id: SequenceId, sequence: Sequence, keep_at: usize) -> Text {
         let Sequence {
             prompt,
             max_tokens,
@@ -141,6 +192,7 @@ impl Text {
             constraint,
             written: 0,
             next: None,
+            keep_at,
         }
     }
 

@@ -5,8 +5,9 @@ use tercet::scalar::UnaryFn;
 use tercet::{DType, Dim, Type, Value};
 
 use super::super::{Builder, ModelError};
+use super::cache::{CacheFormat, Stored};
 use super::latent;
-use super::layer::{Attend, Shared, SlotRows, norm, project};
+use super::layer::{Attend, Seen, Shared, SlotRows, norm, project};
 use super::windows::caches;
 use crate::config::decoder::{DecoderSpec, LayerSpec, Part, QkNorm, RopeLayout};
 
@@ -168,10 +169,13 @@ fn attended(
             start,
             kv_len,
             context,
-            dtype,
+            format,
+            seen,
             windows,
         } => {
             let own = windows.iter().find(|own| layer.window == Some(own.window));
+            // The caches of windows are short: all of them are looked at.
+            let seen = seen.as_ref().filter(|_| own.is_none());
             let whole = (*start, *kv_len, *context);
             let (start, kv_len, positions) =
                 own.map_or(whole, |own| (own.start, own.kv_len, own.positions));
@@ -180,7 +184,8 @@ fn attended(
                 start,
                 kv_len,
                 positions,
-                dtype: *dtype,
+                format: *format,
+                seen,
             };
             cached(
                 b,
@@ -191,59 +196,102 @@ fn attended(
                 [q, k, v],
             )
         }
-        Attend::Slots {
-            rows,
-            idle,
-            origin,
-            context,
-            dtype,
-            ..
-        } => {
+        Attend::Slots { .. } => in_slots(b, spec, shared, (at, layer), options, [q, k, v]),
+    }
+}
+
+/// The result of attention where rows are of several slots, or of none.
+fn in_slots(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    shared: &Shared,
+    (at, layer): (usize, LayerSpec),
+    options: AttentionOptions,
+    [q, k, v]: [Value; 3],
+) -> Result<Value, ModelError> {
+    let Attend::Slots {
+        rows,
+        windows,
+        idle,
+        origin,
+        context,
+        format,
+        ..
+    } = &shared.attend
+    else {
+        unreachable!("invariant: the caller looked at how layers attend");
+    };
+    let own = windows.iter().find(|own| layer.window == Some(own.window));
+    let [of_slots, of_prompt] = match own {
+        Some(own) => {
+            let of = (at, caches(at), *format);
+            own.attended(b, spec, rows, of, options, [q, k, v])?
+        }
+        None => {
             let caches = SlotCaches {
                 rows,
                 context: *context,
-                dtype: *dtype,
+                format: *format,
+                origin: *origin,
             };
-            let [of_slots, of_prompt] =
-                caches.attended(b, spec, (at, layer), options, [q, k, v])?;
-            let of = |rows: &Dim| {
-                [
-                    Dim::Known(1),
-                    rows.clone(),
-                    spec.heads.into(),
-                    spec.value_dim().into(),
-                ]
-            };
-            let zero = b.graph.scalar(DType::F32, 0.0)?;
-            let rest = b.graph.expand(zero, of(idle))?;
-            let all = b.graph.concat(&[of_slots, of_prompt, rest], 1)?;
-            Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
+            caches.attended(b, spec, (at, layer), options, [q, k, v])?
         }
-    }
+    };
+    let of = |rows: &Dim| {
+        [
+            Dim::Known(1),
+            rows.clone(),
+            spec.heads.into(),
+            spec.value_dim().into(),
+        ]
+    };
+    let zero = b.graph.scalar(DType::F32, 0.0)?;
+    let rest = b.graph.expand(zero, of(idle))?;
+    let all = b.graph.concat(&[of_slots, of_prompt, rest], 1)?;
+    Ok(b.graph.dynamic_slice(all, *origin, of(&shared.len))?)
 }
 
 /// The caches of all slots.
 struct SlotCaches<'a> {
     rows: &'a SlotRows,
     context: usize,
-    dtype: DType,
+    format: CacheFormat,
+    origin: Value,
 }
 
 impl SlotCaches<'_> {
     /// Writes the new keys or values of all rows, `[1, n, heads, size]`, where they belong, and returns the whole cache.
-    fn append(&self, b: &mut Builder<'_>, name: &str, new: Value) -> Result<Value, ModelError> {
-        let shape = b.graph.ty(new).shape.clone();
-        let rest = &shape[2..];
-        let own = [self.rows.count.into(), slot_positions(self.context).into()];
-        let of_cache: Vec<Dim> = own.into_iter().chain(rest.iter().cloned()).collect();
-        let cache = b.graph.state(name, Type::new(self.dtype, of_cache))?;
-        let new = cast(b, new, self.dtype)?;
-        let new = b.graph.reshape(new, shape[1..].to_vec())?;
-        let updated = b
-            .graph
-            .scatter_nd(cache, self.rows.places, new, ScatterReduce::Replace)?;
-        b.graph.assign(cache, updated)?;
+    fn append(&self, b: &mut Builder<'_>, name: &str, new: Value) -> Result<Stored, ModelError> {
+        let count = b.graph.ty(new).shape[1].clone();
+        let new = Stored::of(b, self.format, new)?;
+        let first = [self.rows.count, slot_positions(self.context)];
+        let cache = new.states(b, name, first)?;
+        let new = new.reshaped(b, &[count])?;
+        let places = self.rows.places;
+        let updated = cache.with(b, &new, |b, cache, new| {
+            let replace = ScatterReduce::Replace;
+            Ok(b.graph.scatter_nd(cache, places, new, replace)?)
+        })?;
+        updated.assign(b, &cache)?;
         Ok(updated)
+    }
+
+    /// What the new tokens of all slots see: all, or if it has to be decoded no more than any slot has.
+    fn seen_by_slots(&self, b: &mut Builder<'_>, cache: &Stored) -> Result<Value, ModelError> {
+        match &self.rows.slots_seen {
+            Some(most) => {
+                let own = [self.rows.count.into(), most.clone()];
+                cache.slice(b, self.origin, own)?.decoded(b)
+            }
+            None => cache.decoded(b),
+        }
+    }
+
+    /// What a prompt's slot holds: a copy of what is filled.
+    fn seen_by_prompt(&self, b: &mut Builder<'_>, cache: &Stored) -> Result<Value, ModelError> {
+        let own = [Dim::Known(1), self.rows.prompt_seen.clone()];
+        let seen = cache.slice(b, self.rows.prompt_start, own)?;
+        seen.decoded(b)
     }
 
     /// Attention of the new tokens of slots, `[1, d, heads, size]`, and of a part of a prompt, `[1, s, heads, size]`.
@@ -255,9 +303,10 @@ impl SlotCaches<'_> {
         options: AttentionOptions,
         [q, k, v]: [Value; 3],
     ) -> Result<[Value; 2], ModelError> {
-        let k = self.append(b, &format!("cache.{at}.k"), k)?;
-        let v = self.append(b, &format!("cache.{at}.v"), v)?;
-        let q = cast(b, q, self.dtype)?;
+        let [keys, values] = caches(at);
+        let keys = self.append(b, &keys, k)?;
+        let values = self.append(b, &values, v)?;
+        let q = cast(b, q, self.format.seen())?;
         let options = of_layer(options, layer, self.context);
         let rows = self.rows;
         let own = b.graph.gather(q, rows.row_of_slot, 1)?;
@@ -266,26 +315,21 @@ impl SlotCaches<'_> {
         let own = b
             .graph
             .reshape(own, [rows.count.into(), Dim::Known(1), heads.clone(), size])?;
+        let (k, v) = (
+            self.seen_by_slots(b, &keys)?,
+            self.seen_by_slots(b, &values)?,
+        );
         let y = weighted(b, spec, at, [own, k, v], options.kv_len(rows.kv_lens))?;
         let size = Dim::Known(spec.value_dim());
         let y = b
             .graph
             .reshape(y, [Dim::Known(1), rows.count.into(), heads, size])?;
         let of_slots = b.graph.gather(y, rows.slot_of_row, 1)?;
-        // What a prompt's slot holds: a copy of what is filled.
-        let mut seen = [k, v];
-        for cache in &mut seen {
-            let shape = &b.graph.ty(*cache).shape;
-            let window = [
-                Dim::Known(1),
-                rows.prompt_seen.clone(),
-                shape[2].clone(),
-                shape[3].clone(),
-            ];
-            *cache = b.graph.dynamic_slice(*cache, rows.prompt_start, window)?;
-        }
+        let (k, v) = (
+            self.seen_by_prompt(b, &keys)?,
+            self.seen_by_prompt(b, &values)?,
+        );
         let own = b.graph.gather(q, rows.prompt_rows, 1)?;
-        let [k, v] = seen;
         let of_prompt = weighted(b, spec, at, [own, k, v], options.kv_len(rows.prompt_len))?;
         Ok([of_slots, of_prompt])
     }
@@ -308,13 +352,33 @@ fn of_layer(options: AttentionOptions, layer: LayerSpec, context: usize) -> Atte
 }
 
 /// The caches of a sequence, and how far they are filled.
-struct Cache {
+struct Cache<'a> {
     /// Of keys and of values.
     names: [String; 2],
     start: Value,
     kv_len: Value,
     positions: usize,
-    dtype: DType,
+    format: CacheFormat,
+    seen: Option<&'a Seen>,
+}
+
+impl Cache<'_> {
+    /// Writes new keys or values, `[1, s, heads, size]`, and returns what attention sees.
+    fn append(&self, b: &mut Builder<'_>, name: &str, new: Value) -> Result<Value, ModelError> {
+        let new = Stored::of(b, self.format, new)?;
+        let cache = new.states(b, name, [1, self.positions])?;
+        let updated = cache.with(b, &new, |b, cache, new| {
+            Ok(b.graph.dynamic_update_slice(cache, new, self.start)?)
+        })?;
+        updated.assign(b, &cache)?;
+        match self.seen {
+            Some(seen) => {
+                let own = [Dim::Known(1), seen.positions.clone()];
+                updated.slice(b, seen.origin, own)?.decoded(b)
+            }
+            None => updated.decoded(b),
+        }
+    }
 }
 
 /// Attention of the newest tokens of a sequence over its caches, to which their keys and values are appended.
@@ -322,30 +386,22 @@ fn cached(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     at: usize,
-    cache: &Cache,
+    cache: &Cache<'_>,
     options: AttentionOptions,
     [q, k, v]: [Value; 3],
 ) -> Result<Value, ModelError> {
-    let &Cache {
-        start,
-        kv_len,
-        positions,
-        dtype,
-        ..
-    } = cache;
     let [keys, values] = &cache.names;
-    let ty = |size: usize| Type::new(dtype, [1, positions, spec.kv_heads, size]);
-    let k = append(b, keys, k, &ty(spec.head_dim), start)?;
-    let v = append(b, values, v, &ty(spec.value_dim()), start)?;
-    let q = cast(b, q, dtype)?;
-    weighted(b, spec, at, [q, k, v], options.kv_len(kv_len))
+    let k = cache.append(b, keys, k)?;
+    let v = cache.append(b, values, v)?;
+    let q = cast(b, q, cache.format.seen())?;
+    weighted(b, spec, at, [q, k, v], options.kv_len(cache.kv_len))
 }
 
 /// Attention in F32, with sinks where the model has them.
 ///
 /// A sink is one more exponential `e^s` among those of the scores that the softmax divides by. With `lse`, the logarithm of
 /// the sum of the others, it makes `sigmoid(lse - s)` of what attention without it gives.
-fn weighted(
+pub(super) fn weighted(
     b: &mut Builder<'_>,
     spec: &DecoderSpec,
     at: usize,
@@ -382,7 +438,7 @@ pub(crate) fn append(
     Ok(updated)
 }
 
-fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
+pub(super) fn cast(b: &mut Builder<'_>, x: Value, to: DType) -> Result<Value, ModelError> {
     if b.graph.ty(x).dtype == to {
         return Ok(x);
     }

@@ -21,6 +21,7 @@
 //! | `prompt.start` | `[4]` | `[slot, 0, 0, 0]` |
 //! | `prompt.kv_len` | `[]` | positions of that slot filled after this run |
 //! | `prompt.seen` | `[c]` | nothing; there are as many of these positions |
+//! | `slots.seen` | `[m]` | nothing; the slot that has most has as many; where caches are of Q8_0 |
 //! | `adapters` | `[n]` | which adapter each row has, from 1; 0 for none; where there are [`BatchOptions::choices`] |
 //!
 //! and where layers remember otherwise or choose experts, for each slot `K`
@@ -30,14 +31,18 @@
 //! | `rows.K` | `[sK]` | which of the `n` are the slot's; none may be |
 //! | `start.K` | `[4]` | `[0, first position, 0, 0]` |
 //!
+//! and for the layers of each window `W` whose caches do not hold the context what `slot_windows` says.
+//!
 //! `n` is the sum of `d`, `s` and `z`. Outputs: `logits` F32 `[r, vocab]`, `next` I32 `[r]`, the greatest of them, and `sums`
 //! F32 `[r]`, those of all logits of a row, which are finite if these are.
 
 use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
+use super::cache::{CacheFormat, check_cache};
 use super::layer::{Attend, Shared, Slot, SlotRows, embed, rope_tables};
-use super::{Rounded, Sampling, check_cache, check_context, logits, rounded_to};
+use super::slot_windows::{bounded, slot_window_inputs, slot_windows};
+use super::{Rounded, Sampling, check_context, logits, rounded_to};
 use crate::builder::chosen::{Choices, MOST_CHOICES};
 use crate::builder::tuned::{Mode, ScaledAdapter};
 use crate::builder::{BatchGenerator, Builder, Model, ModelError, Products, Weights};
@@ -60,14 +65,14 @@ pub struct BatchOptions {
     pub together: Option<usize>,
     /// The float dtype of the arithmetic.
     pub dtype: DType,
-    /// The float dtype of the caches, F32, F16 or BF16; that of the arithmetic where it is none. Another one is for arithmetic in F32.
-    pub cache: Option<DType>,
+    /// How caches store keys and values; in the dtype of the arithmetic where it is none. Another one is for arithmetic in F32.
+    pub cache: Option<CacheFormat>,
     /// What rows of F32 become on their way into products; of no effect in other dtypes.
     pub products: Products,
     /// Adapters that change the projections, all at once and for all sequences; none by default.
     pub adapters: Vec<ScaledAdapter>,
     /// Adapters of which each sequence has one or none ([`Sequence::adapter`](crate::Sequence::adapter)), at most 64 and not
-    /// beside the others; none by default. Not of models with experts or with states beside caches.
+    /// beside the others; none by default.
     pub choices: Vec<ScaledAdapter>,
 }
 
@@ -109,26 +114,13 @@ impl BatchDecoder {
         weights: &Weights,
         options: BatchOptions,
     ) -> Result<BatchDecoder, ModelError> {
+        check(config, &options)?;
         let BatchOptions {
             slots,
             context,
-            chunk,
             dtype,
-            cache,
             ..
         } = options;
-        if context == 0 || chunk == 0 {
-            let reason = "context and chunk must be at least 1";
-            return Err(ModelError::Unsupported(reason.into()));
-        }
-        if !(1..=MOST_SLOTS).contains(&slots) {
-            return Err(ModelError::Unsupported(format!(
-                "{slots} sequences side by side; 1 to {MOST_SLOTS} are possible"
-            )));
-        }
-        check_context(config, context)?;
-        check_cache(dtype, cache)?;
-        check_choices(config, &options)?;
         let b = Builder::new(weights, dtype).of_decoder(config);
         let mut b = b.in_mode(Mode::Adapted(&options.adapters));
         let mut input =
@@ -140,7 +132,12 @@ impl BatchDecoder {
         let rows = input("rows", [Dim::sym("r")].into())?;
         // Read by nothing: it says how many.
         input("idle", [idle.clone()].into())?;
-        let of_rows = slot_rows(&mut input, slots, &len)?;
+        let decodes = options.cache_format() == CacheFormat::Q8_0;
+        let of_rows = slot_rows(&mut input, (slots, decodes), &len)?;
+        let windows = slot_windows(config, context);
+        let windows = slot_window_inputs(&mut b, &windows, slots, &len)?;
+        let mut input =
+            |name: &str, shape: Shape| b.graph.input(name, Type::new(DType::I32, shape));
         let adapters = match options.choices.is_empty() {
             true => None,
             false => Some(input("adapters", [len.clone()].into())?),
@@ -164,10 +161,11 @@ impl BatchDecoder {
             attend: Attend::Slots {
                 slots: inputs,
                 rows: Box::new(of_rows),
+                windows,
                 idle,
                 origin: b.graph.constant(origin)?,
                 context,
-                dtype: cache.unwrap_or(dtype),
+                format: options.cache_format(),
             },
             ropes,
             batch: Dim::Known(1),
@@ -200,6 +198,11 @@ impl BatchDecoder {
             .bound("d", slots)
             .bound("s", chunk)
             .bound("c", context);
+        let options = match self.options.cache_format() {
+            CacheFormat::Float(_) => options,
+            CacheFormat::Q8_0 => options.bound("m", context),
+        };
+        let options = bounded(options, &slot_windows(&self.config, context));
         let apart = if has_rows_apart(&self.config) {
             slots
         } else {
@@ -258,6 +261,30 @@ impl BatchDecoder {
     }
 }
 
+/// Refuses options that are not possible.
+fn check(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError> {
+    let BatchOptions {
+        slots,
+        context,
+        chunk,
+        dtype,
+        cache,
+        ..
+    } = *options;
+    if context == 0 || chunk == 0 {
+        let reason = "context and chunk must be at least 1";
+        return Err(ModelError::Unsupported(reason.into()));
+    }
+    if !(1..=MOST_SLOTS).contains(&slots) {
+        return Err(ModelError::Unsupported(format!(
+            "{slots} sequences side by side; 1 to {MOST_SLOTS} are possible"
+        )));
+    }
+    check_context(config, context)?;
+    check_cache(dtype, cache)?;
+    check_choices(options)
+}
+
 /// The outputs `next` and `sums` of logits.
 fn outputs_beside(b: &mut Builder<'_>, logits: Value) -> Result<(), ModelError> {
     let greedy = SampleOptions {
@@ -272,8 +299,8 @@ fn outputs_beside(b: &mut Builder<'_>, logits: Value) -> Result<(), ModelError> 
     Ok(())
 }
 
-/// Refuses adapters to choose from where rows are not all that projections see.
-fn check_choices(config: &DecoderSpec, options: &BatchOptions) -> Result<(), ModelError> {
+/// Refuses more adapters to choose from than there may be, and others beside them.
+fn check_choices(options: &BatchOptions) -> Result<(), ModelError> {
     let count = options.choices.len();
     let refused = match count {
         0 => return Ok(()),
@@ -283,9 +310,6 @@ fn check_choices(config: &DecoderSpec, options: &BatchOptions) -> Result<(), Mod
         _ if !options.adapters.is_empty() => {
             "adapters for all sequences beside adapters to choose from; merge the former into the model".into()
         }
-        _ if has_rows_apart(config) => {
-            "adapters to choose from for a model with experts or states: its rows are computed apart; merge an adapter into the model".into()
-        }
         _ => return Ok(()),
     };
     Err(ModelError::Unsupported(refused))
@@ -294,12 +318,16 @@ fn check_choices(config: &DecoderSpec, options: &BatchOptions) -> Result<(), Mod
 /// The inputs that say which rows are whose.
 fn slot_rows(
     input: &mut impl FnMut(&str, Shape) -> Result<Value, OpError>,
-    slots: usize,
+    (slots, decodes): (usize, bool),
     len: &Dim,
 ) -> Result<SlotRows, OpError> {
     let seen = Dim::sym("c");
     // Read by nothing: it says how many.
     input("prompt.seen", [seen.clone()].into())?;
+    let most = Dim::sym("m");
+    if decodes {
+        input("slots.seen", [most.clone()].into())?;
+    }
     Ok(SlotRows {
         count: slots,
         places: input("places", [len.clone(), Dim::Known(2)].into())?,
@@ -310,6 +338,7 @@ fn slot_rows(
         prompt_start: input("prompt.start", [Dim::Known(4)].into())?,
         prompt_len: input("prompt.kv_len", Shape::default())?,
         prompt_seen: seen,
+        slots_seen: decodes.then_some(most),
     })
 }
 

@@ -7,7 +7,9 @@ use tercet::{DType, Dim, Tensor, TensorType, Value};
 use super::super::tuned::{Mode, Site};
 use super::super::{Builder, ModelError};
 use super::attention::attention;
+use super::cache::CacheFormat;
 use super::experts::experts;
+use super::slot_windows::SlotWindow;
 use super::states::scan;
 use super::windows::WindowCache;
 use crate::adapter::rows::Rows;
@@ -17,13 +19,15 @@ use crate::config::decoder::{
 
 /// How a layer attends.
 pub(crate) enum Attend {
-    /// New keys and values are appended to caches, which are states of this capacity and dtype; the rows of `x` are
+    /// New keys and values are appended to caches, which are states of this capacity and format; the rows of `x` are
     /// one sequence.
     Cached {
         start: Value,
         kv_len: Value,
         context: usize,
-        dtype: DType,
+        format: CacheFormat,
+        /// How far caches are filled, where what attention sees of them is decoded first.
+        seen: Option<Seen>,
         /// Of layers whose caches do not hold the context.
         windows: Vec<WindowCache>,
     },
@@ -33,12 +37,14 @@ pub(crate) enum Attend {
         /// Which rows are of each slot, where layers compute those of one by themselves.
         slots: Vec<Slot>,
         rows: Box<SlotRows>,
+        /// Of layers whose caches do not hold the context.
+        windows: Vec<SlotWindow>,
         /// How many rows are of no slot.
         idle: Dim,
         /// I32 `[4]` zeros: where all rows begin.
         origin: Value,
         context: usize,
-        dtype: DType,
+        format: CacheFormat,
     },
     /// Sequences attend to themselves; `x` has an axis for them.
     Whole {
@@ -47,6 +53,14 @@ pub(crate) enum Attend {
         /// How many tokens each sequence has, I32 `[batch]`, where masks do not say.
         kv_len: Option<Value>,
     },
+}
+
+/// The first positions of a cache.
+pub(crate) struct Seen {
+    /// How many, as an axis.
+    pub(crate) positions: Dim,
+    /// I32 `[4]` zeros: where they begin.
+    pub(crate) origin: Value,
 }
 
 /// What a run says of a slot; all I32.
@@ -74,6 +88,8 @@ pub(crate) struct SlotRows {
     pub(crate) prompt_start: Value,
     pub(crate) prompt_len: Value,
     pub(crate) prompt_seen: Dim,
+    /// Positions filled of the slot that has most, as an axis, where what attention sees is decoded first.
+    pub(crate) slots_seen: Option<Dim>,
 }
 
 /// Values that every layer reads.

@@ -11,24 +11,26 @@
 //! | `kv_len` | `[]` | positions filled after this run |
 //! | `rows` | `[r]` | which of the `s` positions give logits |
 //!
-//! For the layers of each window `W` whose caches do not hold the context ([`windows`]) also `start.W` and `kv_len.W`, which count
+//! Where caches are of Q8_0, also `seen` `[kv_len]`, of which the size alone counts. For the layers of each window `W` whose caches do not hold the context ([`windows`]) also `start.W` and `kv_len.W`, which count
 //! from the first position of these caches. With [`DecoderOptions::pictures`] also `pictures` F32 `[p, hidden]`: a token `vocab + i` is its row `i`.
 //!
 //! Outputs: `logits` F32 `[r, vocab]`, and `next` I32 `[r]` when sampling.
 
 pub(crate) mod attention;
 mod batch;
+pub(crate) mod cache;
 mod delta;
 mod experts;
 mod latent;
 pub(crate) mod layer;
 pub(crate) mod products;
+pub(crate) mod slot_windows;
 mod states;
 pub(crate) mod windows;
 
 use tercet::ops::SampleOptions;
 use tercet::scalar::{BinaryFn, CompareFn};
-use tercet::{CompileOptions, DType, Device, Dim, Shape, Type, Value};
+use tercet::{CompileOptions, DType, Device, Dim, Shape, Tensor, Type, Value};
 
 use super::generator::PICTURES;
 use super::tuned::{Mode, ScaledAdapter};
@@ -36,11 +38,13 @@ use super::{Builder, Generator, Model, ModelError, Weights};
 use crate::config::decoder::{DecoderSpec, Part};
 pub(super) use batch::has_rows_apart;
 pub use batch::{BatchDecoder, BatchOptions};
+pub use cache::CacheFormat;
+use cache::check_cache;
 pub use products::Products;
 use products::Rounded;
 use windows::{Windowed, window_caches};
 
-use layer::{Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables};
+use layer::{Attend, MOST_CONTEXT, Seen, Shared, embed, head, layer, norm, rope_tables};
 
 /// How the next token is chosen from the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,8 +80,8 @@ pub struct DecoderOptions {
     pub logit_rows: usize,
     /// The float dtype of the arithmetic.
     pub dtype: DType,
-    /// The float dtype of the caches, F32, F16 or BF16; that of the arithmetic where it is none. Another one is for arithmetic in F32.
-    pub cache: Option<DType>,
+    /// How caches store keys and values; in the dtype of the arithmetic where it is none. Another one is for arithmetic in F32.
+    pub cache: Option<CacheFormat>,
     /// What rows of F32 become on their way into products; of no effect in other dtypes.
     pub products: Products,
     /// Adds the output `next`.
@@ -151,6 +155,10 @@ impl Decoder {
         let rows = b
             .graph
             .input("rows", Type::new(DType::I32, [Dim::sym("r")]))?;
+        let seen = match options.cache_format() {
+            CacheFormat::Float(_) => None,
+            CacheFormat::Q8_0 => Some(seen(&mut b)?),
+        };
         let windows = window_caches(&mut b, &windows::windows(config, &options))?;
 
         let ropes = rope_tables(&mut b, config, options.context, positions)?;
@@ -159,7 +167,8 @@ impl Decoder {
                 start,
                 kv_len,
                 context: options.context,
-                dtype: options.cache_dtype(),
+                format: options.cache_format(),
+                seen,
                 windows,
             },
             ropes,
@@ -193,6 +202,10 @@ impl Decoder {
         let options = CompileOptions::new()
             .bound("s", self.options.chunk.min(self.options.context))
             .bound("r", self.options.logit_rows);
+        let options = match self.options.cache_format() {
+            CacheFormat::Float(_) => options,
+            CacheFormat::Q8_0 => options.bound(SEEN, self.options.context),
+        };
         match self.options.pictures {
             0 => options,
             most => options.bound("p", most),
@@ -215,7 +228,12 @@ impl Decoder {
             chunk: own.chunk.min(own.context),
             vocab: config.vocab,
             logit_rows: own.logit_rows,
-            dtype: coarser(own.dtype, own.cache_dtype()),
+            dtype: match own.cache_format() {
+                CacheFormat::Float(cache) => coarser(own.dtype, cache),
+                // A code is a step of half a hundredth, as BF16 has.
+                CacheFormat::Q8_0 => coarser(own.dtype, DType::BF16),
+            },
+            counts_seen: own.cache_format() == CacheFormat::Q8_0,
             windows: windows::windows(config, own),
         };
         let mut generator = Generator::of(exe, rounded, &self.model, sizes, own.sampling);
@@ -241,22 +259,18 @@ fn coarser(a: DType, b: DType) -> DType {
     one.unwrap_or(a)
 }
 
-/// Refuses caches that are no floats, and those of another type than 16-bit arithmetic.
-fn check_cache(dtype: DType, cache: Option<DType>) -> Result<(), ModelError> {
-    let refused = match cache {
-        None => return Ok(()),
-        Some(cache) if cache == dtype => return Ok(()),
-        Some(DType::F16 | DType::BF16) if dtype == DType::F32 => return Ok(()),
-        Some(cache) if dtype == DType::F32 => {
-            format!("caches of {cache}; F32, F16 and BF16 are possible")
-        }
-        Some(cache) => {
-            format!(
-                "caches of {cache} beside arithmetic in {dtype}; only that in F32 takes caches of another type"
-            )
-        }
-    };
-    Err(ModelError::Unsupported(refused))
+/// The input, and the symbol of its only axis, that says how far caches are filled where they are decoded.
+pub(super) const SEEN: &str = "seen";
+
+/// That input: nothing reads what it holds.
+fn seen(b: &mut Builder<'_>) -> Result<Seen, ModelError> {
+    let positions = Dim::sym(SEEN);
+    let ty = Type::new(DType::I32, [positions.clone()]);
+    b.graph.input(SEEN, ty)?;
+    let origin = Tensor::from_slice(&[4], &[0i32; 4]);
+    let origin = origin.expect("invariant: four numbers fit memory");
+    let origin = b.graph.constant(origin)?;
+    Ok(Seen { positions, origin })
 }
 
 /// The sizes of a decoder's graph.
@@ -268,6 +282,8 @@ pub(super) struct Sizes {
     pub(super) logit_rows: usize,
     /// The least precise of the arithmetic and the caches.
     pub(super) dtype: DType,
+    /// Whether there is the input [`SEEN`].
+    pub(super) counts_seen: bool,
     pub(super) windows: Vec<Windowed>,
 }
 

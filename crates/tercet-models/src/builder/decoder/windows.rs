@@ -8,6 +8,7 @@ use tercet::{DType, OpError, Shape, Type, Value};
 
 use super::super::Builder;
 use super::DecoderOptions;
+use super::cache::CacheFormat;
 use crate::config::decoder::{DecoderSpec, LayerSpec, Mixer};
 
 /// What a run says of the caches of layers with a window.
@@ -54,6 +55,7 @@ pub(crate) fn windows(spec: &DecoderSpec, options: &DecoderOptions) -> Vec<Windo
                 window,
                 positions,
                 layers: vec![at],
+                format: options.cache_format(),
             }),
         }
     }
@@ -66,6 +68,15 @@ pub(crate) struct Windowed {
     /// Of the cache of each.
     pub(crate) positions: usize,
     pub(crate) layers: Vec<usize>,
+    pub(crate) format: CacheFormat,
+}
+
+impl Windowed {
+    /// The names of the states of all caches.
+    pub(crate) fn states(&self) -> Vec<String> {
+        let caches = self.layers.iter().flat_map(|at| caches(*at));
+        caches.flat_map(|name| self.format.states(&name)).collect()
+    }
 }
 
 /// The names of the inputs of the layers with this window.
@@ -96,19 +107,18 @@ pub(super) fn window_caches(
 }
 
 impl DecoderOptions {
-    /// The float dtype of the caches.
-    pub fn cache_dtype(&self) -> DType {
-        self.cache.unwrap_or(self.dtype)
+    /// How caches store keys and values.
+    pub fn cache_format(&self) -> CacheFormat {
+        self.cache.unwrap_or(CacheFormat::Float(self.dtype))
     }
 
     /// Bytes of the caches of a model, which its graph has as states: of keys and values of every layer that attends, those
     /// of a layer with a window as far as the window reaches and a run of [`DecoderOptions::chunk`] goes. States of layers that
-    /// scan are not among them.
+    /// scan are not among them, nor is what one layer's attention sees while a run lasts, F32, where caches are of Q8_0.
     pub fn cache_bytes(&self, spec: &DecoderSpec) -> u64 {
         let attend = spec.layers.iter().filter(|l| l.mixer.attends());
         let positions = attend.map(|layer| positions(*layer, self.context, self.chunk) as u64);
-        let elements = spec.kv_heads * (spec.head_dim + spec.value_dim());
-        let width = (elements * self.cache_dtype().size_bytes()) as u64;
+        let width = self.cache_format().row_bytes(spec) as u64;
         positions.fold(0, |all, n| all.saturating_add(n.saturating_mul(width)))
     }
 }

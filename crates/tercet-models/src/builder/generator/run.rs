@@ -3,6 +3,7 @@
 use tercet::{DType, Tensor, Wanted};
 
 use super::super::ModelError;
+use super::super::decoder::SEEN;
 use super::super::decoder::products::Wider;
 use super::windows::WindowStates;
 use super::{Generator, INPUTS, Rows, no_executable, not_the_output};
@@ -91,6 +92,9 @@ impl Generator {
         write(at, &[4], &|i| if i == 1 { start } else { 0 });
         write(kv_len, &[], &|_| start + n);
         write(rows, &[wanted_rows], &|i| n - wanted_rows + i);
+        if let Some(filled) = &mut self.filled {
+            write(filled, &[start + n], &|_| 0);
+        }
         let on_host = self.on_host() || logits_only;
         let wanted = match (self.next_only, on_host) {
             (_, true) => Wanted::Only(&["logits"]),
@@ -114,7 +118,8 @@ impl Generator {
         }
         let own = INPUTS.into_iter().zip(&self.inputs);
         let of_windows = self.windows.iter().flat_map(WindowStates::inputs);
-        let inputs: Vec<(&str, &Tensor)> = own.chain(of_windows).collect();
+        let inputs = own.chain(self.filled.iter().map(|filled| (SEEN, filled)));
+        let inputs: Vec<(&str, &Tensor)> = inputs.chain(of_windows).collect();
         waits.submit(&mut **exe, &inputs, wanted).await?;
         exe.wait(&mut self.outputs)?;
         self.position += n;

@@ -3,7 +3,7 @@
 use tercet::{DType, Executable, Tensor, TensorType};
 
 use super::super::ModelError;
-use super::super::decoder::windows::{Windowed, caches, inputs};
+use super::super::decoder::windows::{Windowed, inputs};
 use crate::waits::Waits;
 
 /// The caches of the layers of one window.
@@ -27,7 +27,7 @@ impl WindowStates {
             window: of.window,
             positions: of.positions,
             base: 0,
-            states: of.layers.iter().flat_map(|at| caches(*at)).collect(),
+            states: of.states(),
             names: inputs(of.window),
             tensors: [empty(&[4]), empty(&[])],
         }

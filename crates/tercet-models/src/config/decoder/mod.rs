@@ -30,7 +30,7 @@ pub use layers::{
     Activation, FeedForward, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm,
     Residual, RopeLayout,
 };
-pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part};
+pub(crate) use part::{EXPERT, OUTPUT_MODULE, Part, tensor as tensor_name};
 pub(crate) use parts::projections;
 pub use rope::{Rope, RopeScaling};
 pub use states::{DeltaRows, StateKind, StateNorm, StateSpace};

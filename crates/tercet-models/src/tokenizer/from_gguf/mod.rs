@@ -50,7 +50,7 @@ fn strings<'a>(
 
 /// The numbers of `tokenizer.ggml.token_type`, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TokenType {
+pub(crate) enum TokenType {
     Undefined,
     Normal,
     Unknown,

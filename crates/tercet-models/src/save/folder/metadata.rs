@@ -1,0 +1,175 @@
+//! What a specification says, as keys of GGUF metadata.
+
+use super::{SaveError, has_windows, unsupported};
+use crate::config::decoder::{NormKind, Residual};
+use crate::config::{DecoderSpec, Rope, RopeScaling};
+use crate::gguf::Value;
+use crate::gguf::write::Header;
+use crate::hf::HfFolder;
+
+/// A scaling that files have as a table of divisors becomes one.
+pub(super) fn as_divisors(rope: &mut Rope, dims: usize) {
+    if let RopeScaling::Llama3 { .. } = rope.scaling {
+        let (plain, _) = Rope::new(rope.theta).frequencies(dims, 1);
+        let (scaled, _) = rope.frequencies(dims, 1);
+        let divisors = plain
+            .iter()
+            .zip(&scaled)
+            .map(|(plain, scaled)| plain / scaled);
+        rope.scaling = RopeScaling::Divisors(divisors.collect());
+    }
+}
+
+/// The metadata of a model, without its vocabulary.
+pub(super) fn header(folder: &HfFolder, spec: &DecoderSpec) -> Result<Header, SaveError> {
+    let mut keys = Keys {
+        header: Header::new(),
+        architecture: spec.family.get().architecture,
+    };
+    keys.header
+        .push("general.architecture", Value::String(keys.architecture));
+    if let Some(name) = folder.dir().file_name().and_then(|name| name.to_str()) {
+        keys.header.push("general.name", Value::String(name));
+    }
+    keys.size("context_length", spec.context)?;
+    keys.size("embedding_length", spec.hidden)?;
+    keys.size("block_count", spec.layers.len())?;
+    keys.size("feed_forward_length", spec.ffn)?;
+    keys.size("attention.head_count", spec.heads)?;
+    keys.size("attention.head_count_kv", spec.kv_heads)?;
+    keys.size("attention.key_length", spec.head_dim)?;
+    keys.size("attention.value_length", spec.head_dim)?;
+    keys.size("vocab_size", spec.vocab)?;
+    let eps = match spec.norm.kind {
+        NormKind::Rms => "attention.layer_norm_rms_epsilon",
+        NormKind::Layer => "attention.layer_norm_epsilon",
+    };
+    keys.float(eps, spec.norm.eps);
+    ropes(&mut keys, spec)?;
+    experts(&mut keys, spec)?;
+    of_family(&mut keys, spec)?;
+    Ok(keys.header)
+}
+
+struct Keys {
+    header: Header,
+    architecture: &'static str,
+}
+
+impl Keys {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn size(&mut self, name: &str, value: usize) -> Result<(), SaveError> {
+        let key = self.key(name);
+        let value = u32::try_from(value);
+        let value = value.map_err(|_| unsupported(format!("`{key}` is beyond 32 bits")))?;
+        self.header.push(&key, Value::U32(value));
+        Ok(())
+    }
+
+    fn float(&mut self, name: &str, value: f32) {
+        let key = self.key(name);
+        self.header.push(&key, Value::F32(value));
+    }
+
+    fn text(&mut self, name: &str, value: &str) {
+        let key = self.key(name);
+        self.header.push(&key, Value::String(value));
+    }
+}
+
+/// Rotary embeddings; tables of divisors are tensors.
+fn ropes(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
+    let [first, others @ ..] = spec.ropes.as_slice() else {
+        return Ok(());
+    };
+    keys.size("rope.dimension_count", spec.rope_dims)?;
+    keys.float("rope.freq_base", first.theta as f32);
+    if let [local, ..] = others {
+        keys.float("rope.freq_base_swa", local.theta as f32);
+    }
+    match &first.scaling {
+        RopeScaling::None | RopeScaling::Llama3 { .. } | RopeScaling::Divisors(_) => Ok(()),
+        RopeScaling::Linear { factor } => {
+            keys.text("rope.scaling.type", "linear");
+            keys.float("rope.scaling.factor", *factor);
+            Ok(())
+        }
+        RopeScaling::Yarn {
+            factor,
+            beta_fast,
+            beta_slow,
+            original,
+            ..
+        } => {
+            keys.text("rope.scaling.type", "yarn");
+            keys.float("rope.scaling.factor", *factor);
+            keys.float("rope.scaling.yarn_beta_fast", *beta_fast);
+            keys.float("rope.scaling.yarn_beta_slow", *beta_slow);
+            keys.size("rope.scaling.original_context_length", *original)
+        }
+        RopeScaling::LongRope {
+            original,
+            attention,
+            ..
+        } => {
+            keys.float("rope.scaling.attn_factor", *attention);
+            keys.size("rope.scaling.original_context_length", *original)
+        }
+    }
+}
+
+fn experts(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
+    let Some(experts) = spec.experts else {
+        return Ok(());
+    };
+    keys.size("expert_count", experts.count)?;
+    keys.size("expert_used_count", experts.used)?;
+    if experts.ffn != spec.ffn || keys.architecture != "llama" {
+        keys.size("expert_feed_forward_length", experts.ffn)?;
+    }
+    match experts.shared {
+        Some(shared) => keys.size("expert_shared_feed_forward_length", shared.ffn),
+        None => Ok(()),
+    }
+}
+
+/// Windows, caps and factors, as far as the family's files have them.
+fn of_family(keys: &mut Keys, spec: &DecoderSpec) -> Result<(), SaveError> {
+    let window = spec.layers.iter().find_map(|layer| layer.window);
+    if let Some(window) = window.filter(|_| has_windows(keys.architecture)) {
+        keys.size("attention.sliding_window", window)?;
+    }
+    let caps = [
+        ("attn_logit_softcapping", spec.attention_softcap),
+        ("final_logit_softcapping", spec.logit_softcap),
+    ];
+    for (name, cap) in caps {
+        // Files of Gemma 2 must say: 0 is none.
+        let silent = (keys.architecture == "gemma2").then_some(0.0);
+        if let Some(cap) = cap.or(silent) {
+            keys.float(name, cap as f32);
+        }
+    }
+    match keys.architecture {
+        "granite" => {
+            keys.float("embedding_scale", spec.embedding_scale);
+            keys.float("residual_scale", spec.residual_scale);
+            keys.float(
+                "attention.scale",
+                spec.attention_scale.unwrap_or(0.0) as f32,
+            );
+            keys.float("logit_scale", 1.0 / spec.logit_scale);
+        }
+        "command-r" | "cohere2" => keys.float("logit_scale", spec.logit_scale),
+        "stablelm" | "gptneox" => {
+            let is_parallel = spec.residual != Residual::Serial;
+            let key = keys.key("use_parallel_residual");
+            keys.header.push(&key, Value::Bool(is_parallel));
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! What vocabularies of folders are in GGUF metadata.
+
+use serde_json::{Map, Value};
+
+use super::from_gguf::TokenType;
+use super::sentencepiece::{self, Algorithm, Kind};
+use super::{TokenizerError, pre_tokenizers};
+
+/// A SentencePiece BPE.
+pub(crate) struct Pieces {
+    /// Spelling, score and type of each token.
+    pub(crate) tokens: Vec<(String, f32, TokenType)>,
+    /// Whether a space is put before a text.
+    pub(crate) add_space_prefix: bool,
+    /// Whether spaces around a text and repeated ones are left out.
+    pub(crate) remove_extra_whitespaces: bool,
+    pub(crate) unknown: Option<u32>,
+}
+
+/// The vocabulary of a `tokenizer.model`.
+///
+/// # Errors
+/// [`TokenizerError`]: the file is damaged, or of another kind than BPE without replacements.
+pub(crate) fn pieces_of(bytes: &[u8]) -> Result<Pieces, TokenizerError> {
+    let model = sentencepiece::read(bytes)?;
+    let unsupported = |what| Err(TokenizerError::UnsupportedPieces { what });
+    match model.algorithm {
+        Algorithm::Bpe => {}
+        Algorithm::Unigram | Algorithm::Characters => {
+            return unsupported("another algorithm than BPE in a file that becomes a GGUF file");
+        }
+    }
+    let normalizer = model.normalizer;
+    if normalizer.charsmap.is_some() || normalizer.whitespace_as_suffix {
+        return unsupported("replacements of characters in a file that becomes a GGUF file");
+    }
+    let unknown = (model.pieces.iter()).position(|piece| piece.kind == Kind::Unknown);
+    let tokens = model.pieces.into_iter().map(|piece| {
+        let ty = match piece.kind {
+            Kind::Normal => TokenType::Normal,
+            Kind::Unknown => TokenType::Unknown,
+            Kind::Control => TokenType::Control,
+            Kind::UserDefined => TokenType::UserDefined,
+            Kind::Unused => TokenType::Unused,
+            Kind::Byte(_) => TokenType::Byte,
+        };
+        (piece.text, piece.score, ty)
+    });
+    Ok(Pieces {
+        tokens: tokens.collect(),
+        add_space_prefix: normalizer.add_dummy_prefix,
+        remove_extra_whitespaces: normalizer.remove_extra_whitespaces,
+        unknown: unknown.map(|id| id as u32).or(model.unknown),
+    })
+}
+
+/// The name that GGUF files have for how the byte-level BPE of a `tokenizer.json` cuts a text into words.
+///
+/// # Errors
+/// What there is no name for.
+pub(crate) fn pre_tokenizer_of(json: &Map<String, Value>) -> Result<&'static str, String> {
+    let model = json.get("model").and_then(Value::as_object);
+    let model = model.ok_or("tokenizer.json has no `model`")?;
+    let flag = |name: &str| model.get(name).and_then(Value::as_bool) == Some(true);
+    if kind(json.get("model")) != Some("BPE") || flag("byte_fallback") {
+        return Err(
+            "of tokenizer.json byte-level BPE becomes a GGUF vocabulary; of pieces with scores tokenizer.model is needed beside it"
+                .to_string(),
+        );
+    }
+    let nfc = match json.get("normalizer") {
+        None | Some(Value::Null) => false,
+        normalizer if kind(normalizer) == Some("NFC") => true,
+        _ => return Err("GGUF files have no name for the normalizer of tokenizer.json".into()),
+    };
+    let splits = splits(json.get("pre_tokenizer"));
+    let splits = splits.ok_or("GGUF files have no name for the pre-tokenizer of tokenizer.json")?;
+    let found = pre_tokenizers::named(&splits, nfc, flag("ignore_merges"));
+    found.ok_or_else(|| {
+        format!("GGUF files have no name for a pre-tokenizer of these patterns: {splits:?}")
+    })
+}
+
+fn kind(of: Option<&Value>) -> Option<&str> {
+    of?.get("type")?.as_str()
+}
+
+/// The patterns by which a text is cut, one after the other, before its bytes are spelled.
+fn splits(of: Option<&Value>) -> Option<Vec<&str>> {
+    let flag = |name: &str| of?.get(name)?.as_bool();
+    match kind(of)? {
+        "Sequence" => {
+            let steps = of?.get("pretokenizers")?.as_array()?;
+            let (last, before) = steps.split_last()?;
+            if kind(Some(last)) != Some("ByteLevel") {
+                return None;
+            }
+            let mut all = Vec::new();
+            for step in before.iter().filter(|s| kind(Some(s)) != Some("ByteLevel")) {
+                all.extend(splits(Some(step))?);
+            }
+            all.extend(splits(Some(last))?);
+            let levels = before.iter().filter(|s| kind(Some(s)) == Some("ByteLevel"));
+            (levels.count() == 0).then_some(all)
+        }
+        "Split" if flag("invert") == Some(false) => {
+            let isolated = of?.get("behavior")?.as_str() == Some("Isolated");
+            let pattern = of?.get("pattern")?.get("Regex")?.as_str()?;
+            isolated.then(|| vec![pattern])
+        }
+        "Digits" if flag("individual_digits") == Some(true) => Some(vec![r"\p{N}"]),
+        "ByteLevel" if flag("add_prefix_space") == Some(false) => {
+            match flag("use_regex").unwrap_or(true) {
+                true => Some(vec![pre_tokenizers::GPT2]),
+                false => Some(Vec::new()),
+            }
+        }
+        _ => None,
+    }
+}
