@@ -348,7 +348,10 @@ impl Grid {
         // Few rows are bound by reading B.
         let by_work = (m.max(ROWS_OF_READING) * n * k / TASK_WORK).max(1);
         let col_tasks = wanted.min(by_work).div_ceil(row_tasks).clamp(1, panels);
-        let panels_per_task = panels.div_ceil(col_tasks);
+        let panels_per_task = match (m, panels.div_ceil(col_tasks)) {
+            (1, count) if count >= block::STREAMS => count.next_multiple_of(block::STREAMS),
+            (_, count) => count,
+        };
         Self {
             row_tasks,
             col_tasks: panels.div_ceil(panels_per_task),

@@ -120,10 +120,8 @@ unsafe fn portable<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile)
 }
 
 /// Bytes of B asked for ahead of their use: the hardware follows one panel too,
-/// but stops at each page. One row waits for memory alone, and asks earlier.
-const fn ahead(rows: usize) -> usize {
-    if rows == 1 { 4096 } else { 2048 }
-}
+/// but stops at each page.
+const AHEAD: usize = 2048;
 
 /// # Safety
 /// As [`TileFn`].
@@ -146,7 +144,7 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &
         for v in 0..NV {
             let p = b.add(v * S::LANES);
             if !EXACT {
-                S::prefetch(p.cast::<u8>().wrapping_add(const { ahead(R) }));
+                S::prefetch(p.cast::<u8>().wrapping_add(AHEAD));
             }
             columns[v] = if EXACT && v == NV - 1 {
                 S::load_n(p, t.last)
