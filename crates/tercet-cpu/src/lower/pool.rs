@@ -172,7 +172,7 @@ fn extreme<T: Pooled>(
     /// Elements of the buffer.
     const SPAN: usize = 512;
     let (stride, dilation, pad) = (w.stride[2], w.dilation[2], w.pad[2]);
-    let extent = (w.kernel[2] - 1) * dilation + 1;
+    let extent = w.kernel[2].saturating_sub(1) * dilation + 1;
     if extent > SPAN / 2 {
         return fold(w, x, row, y, start, f);
     }
@@ -182,11 +182,11 @@ fn extreme<T: Pooled>(
         let first = i * most * stride;
         let span = (y.len() - 1) * stride + extent;
         let before = pad.saturating_sub(first).min(span);
-        let at = (first + before).saturating_sub(pad);
-        let count = w.sizes[2].saturating_sub(at).min(span - before);
+        let at = (first + before).saturating_sub(pad).min(w.sizes[2]);
+        let count = (w.sizes[2] - at).min(span - before);
         let mut folded = [start; SPAN];
         let inside = &mut folded[before..before + count];
-        for t in (0..w.taps()).step_by(w.kernel[2]) {
+        for t in (0..w.taps()).step_by(w.kernel[2].max(1)) {
             if let Some(from) = w.row(x, row, w.tap(t)) {
                 let from = &from[at..at + count];
                 inside
