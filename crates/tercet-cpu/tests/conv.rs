@@ -140,6 +140,7 @@ fn channels_side_by_side() {
         ([1, 1, 40, 16], [ONE, ONE, axis(1100, 5, 2, 2)]),
         // More taps than a tile takes at a time.
         ([1, 1, 2, 17], [ONE, axis(15, 13, 1, 2), axis(16, 13, 1, 6)]),
+        ([1, 1, 1, 17], [ONE, axis(23, 21, 1, 2), axis(22, 21, 1, 2)]),
         (
             [1, 1, 4, 20],
             [axis(5, 3, 1, 1), axis(6, 3, 1, 1), axis(7, 3, 1, 1)],
@@ -156,7 +157,9 @@ fn channels_side_by_side() {
         // Windows that lie in padding wholly.
         ([1, 1, 2, 16], [ONE, axis(2, 2, 1, 5), axis(3, 2, 3, 4)]),
         ([1, 1, 2, 16], [ONE, axis(0, 3, 1, 2), axis(4, 3, 1, 1)]),
-        // Long sums of single elements.
+        // Single elements: few channels of y, many, and long sums of them.
+        ([2, 2, 30, 18], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
+        ([1, 2, 30, 40], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([2, 1, 400, 12], [ONE, axis(5, 1, 1, 0), axis(9, 1, 1, 0)]),
         ([1, 1, 400, 30], [ONE, axis(5, 1, 2, 0), axis(9, 1, 2, 0)]),
         ([1, 1, 1, 12], [ONE, axis(9, 3, 1, 1), axis(9, 3, 1, 1)]),

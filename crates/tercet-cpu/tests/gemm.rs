@@ -170,8 +170,11 @@ fn products_agree_with_f64() {
 
 #[test]
 fn packed_weights_are_reusable() {
-    for &level in SimdLevel::available() {
-        let (k, n) = (40, 50);
+    // The second has panels that one row reads side by side, some that are left, and two chains.
+    for (&level, (k, n)) in SimdLevel::available()
+        .iter()
+        .flat_map(|level| [(40, 50), (700, 245)].map(|size| (level, size)))
+    {
         let weights = noise(k * n, 5);
         let mut packed = vec![0.0; gemm::packed_b_len(level, k, n)];
         gemm::pack_b(
@@ -201,7 +204,7 @@ fn packed_weights_are_reusable() {
                     let want: f64 = (0..k)
                         .map(|p| f64::from(a[i * k + p]) * f64::from(weights[j * k + p]))
                         .sum();
-                    assert!((f64::from(c[i * n + j]) - want).abs() < 1e-5);
+                    assert!((f64::from(c[i * n + j]) - want).abs() < 2e-7 * (k as f64 + 10.0));
                 }
             }
         }

@@ -144,8 +144,8 @@ fn run<T: Pooled>(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
 /// The windows of one row of a channel.
 fn pool_row<T: Pooled>(op: &Pool, frame: &Frame, w: &Windows, x: &[T], row: usize, y: &mut [T]) {
     match op.f {
-        PoolFn::Max => fold(w, x, row, y, T::LEAST, T::greater),
-        PoolFn::Min => fold(w, x, row, y, T::GREATEST, T::lesser),
+        PoolFn::Max => extreme(w, x, row, y, T::LEAST, T::greater),
+        PoolFn::Min => extreme(w, x, row, y, T::GREATEST, T::lesser),
         PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MANY => exact_sums(w, x, row, y),
         PoolFn::Sum | PoolFn::Mean => fold(w, x, row, y, T::ZERO, T::plus),
     }
@@ -154,6 +154,65 @@ fn pool_row<T: Pooled>(op: &Pool, frame: &Frame, w: &Windows, x: &[T], row: usiz
             let at = [row / w.out[1], row % w.out[1], i];
             let taps = (0..3).map(|axis| taps_of(op, frame, w, axis, at[axis]));
             *y = y.over(taps.product());
+        }
+    }
+}
+
+/// Folds rows of x into one, which lies in a buffer with its padding, then neighbours in it: for functions that
+/// give the same in any order.
+#[inline(always)]
+fn extreme<T: Pooled>(
+    w: &Windows,
+    x: &[T],
+    row: usize,
+    y: &mut [T],
+    start: T,
+    f: impl Fn(T, T) -> T,
+) {
+    /// Elements of the buffer.
+    const SPAN: usize = 512;
+    let (stride, dilation, pad) = (w.stride[2], w.dilation[2], w.pad[2]);
+    let extent = w.kernel[2].saturating_sub(1) * dilation + 1;
+    if extent > SPAN / 2 {
+        return fold(w, x, row, y, start, f);
+    }
+    let most = (SPAN - extent) / stride + 1;
+    for (i, y) in y.chunks_mut(most).enumerate() {
+        // The place of the first element, counted with padding.
+        let first = i * most * stride;
+        let span = (y.len() - 1) * stride + extent;
+        let before = pad.saturating_sub(first).min(span);
+        let at = (first + before).saturating_sub(pad).min(w.sizes[2]);
+        let count = (w.sizes[2] - at).min(span - before);
+        let mut folded = [start; SPAN];
+        let inside = &mut folded[before..before + count];
+        for t in (0..w.taps()).step_by(w.kernel[2].max(1)) {
+            if let Some(from) = w.row(x, row, w.tap(t)) {
+                let from = &from[at..at + count];
+                inside
+                    .iter_mut()
+                    .zip(from)
+                    .for_each(|(y, x)| *y = f(*y, *x));
+            }
+        }
+        y.fill(start);
+        for from in (0..w.kernel[2]).map(|tap| &folded[tap * dilation..]) {
+            match stride {
+                1 => y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x)),
+                // With a stride that is known these are vectors.
+                2 => {
+                    let (pairs, rest) = from.as_chunks::<2>();
+                    let last = rest.first().map(|x| [*x; 2]);
+                    let pairs = pairs.iter().copied().chain(last);
+                    y.iter_mut()
+                        .zip(pairs)
+                        .for_each(|(y, [x, _])| *y = f(*y, x));
+                }
+                stride => {
+                    let from = from.iter().step_by(stride);
+                    y.iter_mut().zip(from).for_each(|(y, x)| *y = f(*y, *x));
+                }
+            }
         }
     }
 }

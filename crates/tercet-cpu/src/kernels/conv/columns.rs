@@ -23,6 +23,14 @@ fn step(level: SimdLevel, shape: &ConvShape) -> usize {
     nr * panels.clamp(1, 8)
 }
 
+/// Whether columns are rows of x that so few tiles read that packing them costs more.
+fn reads_in_place(level: SimdLevel, shape: &ConvShape) -> bool {
+    /// Tiles of rows.
+    const FEW: usize = 3;
+    let few = shape.m <= FEW * gemm::tile_shape(level).0;
+    few && shape.windows.is_identity() && shape.k() <= gemm::CHAIN
+}
+
 /// Floats of scratch of each thread.
 pub(super) fn scratch_len(level: SimdLevel, shape: &ConvShape) -> usize {
     gemm::packed_b_len(level, shape.k(), step(level, shape))
@@ -48,14 +56,24 @@ pub(super) fn run(
     parallel::for_each_with_scratch(threads, tasks, scratch, part, |task, panels| {
         let (entry, block) = (task / blocks, task % blocks);
         let columns = block * step..windows.min((block + 1) * step);
-        pack(level, call, entry, columns.clone(), panels);
-        let b = PackedB::new(level, panels, shape.k(), columns.len());
         let group = entry % shape.groups;
         let w = &w[group * shape.m * shape.k()..][..shape.m * shape.k()];
         let a = MatView::row_major(w, shape.m, shape.k());
         // Tasks own disjoint columns of disjoint entries of y.
         let first = entry * shape.m * windows + columns.start;
-        gemm::gemm_packed_columns(level, a, b, out, windows, first, &Epilogue::NONE);
+        match reads_in_place(level, shape) {
+            true => {
+                let x = &call.x[entry * shape.k() * windows..][..shape.k() * windows];
+                let b = MatView::row_major(x, shape.k(), windows);
+                let columns = columns.clone();
+                gemm::gemm_columns_in_place(level, a, b, columns, out, windows, first);
+            }
+            false => {
+                pack(level, call, entry, columns.clone(), panels);
+                let b = PackedB::new(level, panels, shape.k(), columns.len());
+                gemm::gemm_packed_columns(level, a, b, out, windows, first, &Epilogue::NONE);
+            }
+        }
         for row in 0..shape.m {
             // SAFETY: the columns of this task, inside the entry.
             let y = unsafe { out.slice(first + row * windows, columns.len()) };

@@ -58,13 +58,11 @@ impl ConvShape {
     fn way(&self) -> Way {
         /// Channels that fill most of a vector.
         const MANY: usize = 12;
-        /// Products of a sum that make up for its way into y where columns are elements of x.
-        const LONG: usize = 384;
-        let plain = self.windows.taps() == 1 && self.k() < LONG;
         match self.channels {
             _ if !self.windows.is_compact() => Way::Columns,
             1 if self.groups >= MANY || self.groups >= self.m => Way::Depthwise,
-            1.. if self.m >= MANY && !plain => Way::Direct,
+            // With one tap columns are elements of x: packing them costs less than transposing sums.
+            1.. if self.m >= MANY && self.windows.taps() > 1 => Way::Direct,
             _ => Way::Columns,
         }
     }

@@ -7,9 +7,9 @@ use super::slab::{Block, Blocks, transpose};
 use super::tile::{self, MOST_ROWS, Tile};
 use super::{Call, Windows};
 
-/// Steps of a sum that a tile makes at a time: the weights of a panel stay in the nearest cache while windows
-/// pass by.
-const STEPS: usize = 128;
+/// Steps of a sum that a tile makes at a time: many, as sums are read and written in between, while the weights of
+/// a panel stay near when windows pass by.
+const STEPS: usize = 384;
 
 /// Sums of a window at any level.
 pub(super) const MOST_SUMS: usize = 48;

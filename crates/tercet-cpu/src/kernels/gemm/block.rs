@@ -1,5 +1,10 @@
 //! One task of a product: a rectangle of C, all of k.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indices name streams and vectors in several arrays at once"
+)]
+
 use std::ops::Range;
 
 use super::super::parallel::SharedMut;
@@ -41,10 +46,10 @@ simd_dispatch!(
 #[inline(always)]
 unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
     let nr = S::TILE_VECTORS * S::LANES;
-    let at_once = if block.is_narrow() {
-        1
-    } else {
-        block.panels.len().max(1)
+    let at_once = match block.rows.len() {
+        1 => STREAMS,
+        _ if block.is_narrow() => 1,
+        _ => block.panels.len().max(1),
     };
     for first in block.panels.clone().step_by(at_once) {
         let panels = first..block.panels.end.min(first + at_once);
@@ -52,8 +57,19 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
         loop {
             let ks = k0..block.k.min(k0 + block.kc);
             let last = ks.end == block.k;
+            let is_whole = panels.len() == STREAMS && panels.end * nr <= block.n;
+            let side_by_side = block.rows.len() == 1 && is_whole;
+            if side_by_side {
+                match S::TILE_VECTORS {
+                    1 => run_streams::<S, 1>(block, panels.start, ks.clone()),
+                    2 => run_streams::<S, 2>(block, panels.start, ks.clone()),
+                    _ => run_streams::<S, 3>(block, panels.start, ks.clone()),
+                }
+            }
             for panel in panels.clone() {
-                run_panel::<S>(block, panel, ks.clone());
+                if !side_by_side {
+                    run_panel::<S>(block, panel, ks.clone());
+                }
                 if last {
                     let col = block.col0 + panel * nr;
                     let cols = col..col + nr.min(block.n - panel * nr);
@@ -67,6 +83,51 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
             if last {
                 break;
             }
+        }
+    }
+}
+
+/// Panels that one row reads side by side: so many streams of addresses keep more of the memory busy than one does, however
+/// early its lines are asked for.
+pub(super) const STREAMS: usize = 4;
+
+/// One row by [`STREAMS`] whole panels of `NV` vectors over one run of k.
+///
+/// # Safety
+/// As [`run_block`]; needs the instructions of `S`, whose panels have as many vectors.
+#[inline(always)]
+unsafe fn run_streams<S: Simd, const NV: usize>(block: &Block<'_>, first: usize, ks: Range<usize>) {
+    let nr = NV * S::LANES;
+    let (a, row) = (&block.a, block.rows.start);
+    let mut x = a
+        .data
+        .as_ptr()
+        .add(row * a.row_stride + ks.start * a.col_stride);
+    let mut b = block.b.as_ptr().add((first * block.k + ks.start) * nr);
+    let mut sums = [[S::splat(0.0); NV]; STREAMS];
+    for _ in ks.clone() {
+        let value = S::splat(*x);
+        for i in 0..STREAMS {
+            for v in 0..NV {
+                let column = S::load(b.add(i * block.k * nr + v * S::LANES));
+                sums[i][v] = S::fma(value, column, sums[i][v]);
+            }
+        }
+        x = x.wrapping_add(a.col_stride);
+        b = b.wrapping_add(nr);
+    }
+    let c = block
+        .c
+        .ptr()
+        .add(row * block.c_stride + block.col0 + first * nr);
+    for i in 0..STREAMS {
+        for v in 0..NV {
+            let to = c.add(i * nr + v * S::LANES);
+            let sum = match ks.start > 0 {
+                true => S::add(sums[i][v], S::load(to)),
+                false => sums[i][v],
+            };
+            S::store(to, sum);
         }
     }
 }

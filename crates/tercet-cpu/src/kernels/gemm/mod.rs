@@ -18,6 +18,8 @@ mod pack;
 mod small;
 mod tile;
 
+use std::ops::Range;
+
 pub use epilogue::{Activation, Epilogue};
 pub use pack::{PackedB, pack_b, packed_b_len};
 
@@ -215,6 +217,53 @@ pub(crate) fn gemm_packed_columns(
     run_packed(level, Threads::Serial, a, b, c, c_stride, col0, epilogue);
 }
 
+/// The columns `cols` of a product by one task, from a row-major `b` that is read where it lies: for A of few tiles,
+/// which do not make up for packing it. `k` is one chain; bounds and columns as those of [`gemm_packed_columns`].
+pub(crate) fn gemm_columns_in_place(
+    level: SimdLevel,
+    a: MatView<'_>,
+    b: MatView<'_>,
+    cols: Range<usize>,
+    c: SharedMut<f32>,
+    c_stride: usize,
+    col0: usize,
+) {
+    a.check();
+    b.check();
+    let (mr, nr) = tile_shape(level);
+    let (lanes, tiles) = (level.lanes(), a.rows.div_ceil(mr));
+    assert!(b.col_stride == 1 && b.rows == a.cols && b.rows <= CHAIN && cols.end <= b.cols);
+    for first in cols.clone().step_by(nr) {
+        let count = nr.min(cols.end - first);
+        let vectors = count.div_ceil(lanes);
+        let columns = match count == vectors * lanes {
+            true => Columns::Padded,
+            false => Columns::Exact,
+        };
+        let from = b.data.as_ptr().wrapping_add(first);
+        for i in 0..tiles {
+            let row = i * a.rows / tiles;
+            let rows = (i + 1) * a.rows / tiles - row;
+            let tile = Tile {
+                k: b.rows,
+                a: a.data.as_ptr().wrapping_add(row * a.row_stride),
+                a_row: a.row_stride,
+                a_step: a.col_stride,
+                b: from,
+                b_step: b.row_stride,
+                c: c.ptr()
+                    .wrapping_add(row * c_stride + col0 + first - cols.start),
+                c_row: c_stride,
+                last: count - (vectors - 1) * lanes,
+                next: from,
+                add: false,
+            };
+            // SAFETY: the level was detected; views were checked, and C by the caller; full vectors lie inside B.
+            unsafe { tile::function(level.0, rows, vectors, columns)(&tile) };
+        }
+    }
+}
+
 #[allow(clippy::too_many_arguments, reason = "operands, output, epilogue")]
 fn run_packed(
     level: SimdLevel,
@@ -288,15 +337,21 @@ impl Grid {
     fn new(threads: Threads, m: usize, n: usize, k: usize, mr: usize, nr: usize) -> Self {
         /// Multiply-adds of a task that make taking it negligible.
         const TASK_WORK: usize = 1 << 18;
+        /// Rows whose products take as long as reading B from beyond the caches.
+        const ROWS_OF_READING: usize = 16;
         let workers = threads.count();
         let panels = n.div_ceil(nr);
         let row_tasks = m.div_ceil(ROWS_PER_TASK);
         let rows_per_task = m.div_ceil(row_tasks).next_multiple_of(mr).min(m);
         let row_tasks = m.div_ceil(rows_per_task);
         let wanted = if workers == 1 { 1 } else { 4 * workers };
-        let by_work = (m * n * k / TASK_WORK).max(1);
+        // Few rows are bound by reading B.
+        let by_work = (m.max(ROWS_OF_READING) * n * k / TASK_WORK).max(1);
         let col_tasks = wanted.min(by_work).div_ceil(row_tasks).clamp(1, panels);
-        let panels_per_task = panels.div_ceil(col_tasks);
+        let panels_per_task = match (m, panels.div_ceil(col_tasks)) {
+            (1, count) if count >= block::STREAMS => count.next_multiple_of(block::STREAMS),
+            (_, count) => count,
+        };
         Self {
             row_tasks,
             col_tasks: panels.div_ceil(panels_per_task),
