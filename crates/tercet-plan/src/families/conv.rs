@@ -21,9 +21,12 @@ mod coop;
 mod kernels;
 mod tiles;
 mod transpose;
+mod weights;
+mod weights_coop;
 pub(super) mod windows;
 
 pub(super) use transpose::TRANSPOSES;
+pub(super) use weights::WEIGHT_GRADS;
 
 use tercet_ir::ops::{Conv, Im2Col, Op};
 use tercet_ir::scalar::UnaryFn;

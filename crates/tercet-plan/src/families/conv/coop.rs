@@ -71,6 +71,9 @@ const MOST_TAPS: usize = 64;
 /// The least channels of a group of the result, and sums of each, that fill fragments.
 const LEAST: usize = 16;
 
+/// Windows for which laying out weights that change takes little beside the product: it reads each of them once.
+const MANY_WINDOWS: usize = 1024;
+
 /// How the kernel computes a convolution.
 pub(super) struct Coop {
     ty: CoopType,
@@ -78,7 +81,7 @@ pub(super) struct Coop {
     /// True if windows are gathered, of all batch entries as columns; else they are rows of B as they lie,
     /// and each entry is a product.
     gathers: bool,
-    /// True if weights are constant, with channels in whole steps: they are laid out tap by tap.
+    /// True if channels are whole steps and weights constant, or little beside the windows: they are laid out tap by tap.
     inner: bool,
     problem: GemmProblem,
     /// Products of this problem's size.
@@ -112,12 +115,13 @@ impl Coop {
             true => c.op.groups,
             false => entries.saturating_mul(c.op.groups),
         };
+        let pays = e.is_constant(&c.w) || n.saturating_mul(entries) >= MANY_WINDOWS;
         let tiling = match gathers {
             true => {
                 problem.n = n.saturating_mul(entries);
                 let gathering = Gathering {
                     products,
-                    channels: c.own.known().filter(|_| e.is_constant(&c.w)),
+                    channels: c.own.known().filter(|_| pays),
                     most_parts: c.most_parts(e)?,
                 };
                 Tiling::choose_for_windows(e.caps, ty, &problem, &gathering)
@@ -130,7 +134,7 @@ impl Coop {
                 ty,
                 tiling,
                 gathers,
-                inner: gathers && c.own.known().is_some_and(whole) && e.is_constant(&c.w),
+                inner: gathers && c.own.known().is_some_and(whole) && pays,
                 problem,
                 products,
             }

@@ -124,6 +124,49 @@ pub(super) static GEMM: Gemm = Gemm {
     ),
 };
 
+/// The tiled product of gradients of weights, by how the cotangent is read.
+pub(super) struct WeightTiles {
+    pub(super) words: Kernel<WindowParams>,
+    pub(super) quads: Kernel<WindowParams>,
+    pub(super) half_quads: Kernel<WindowParams>,
+}
+
+impl WeightTiles {
+    pub(super) fn pick(&'static self, read: Weights) -> &'static Kernel<WindowParams> {
+        match read {
+            Weights::Words => &self.words,
+            Weights::Quads => &self.quads,
+            Weights::HalfQuads => &self.half_quads,
+        }
+    }
+}
+
+/// `weight_tiles!("name", PIECE)`: with the piece that reads quads of the cotangent.
+macro_rules! weight_tiles {
+    ($name:literal, $quads:expr) => {
+        Kernel::wgsl(
+            $name,
+            &[
+                PRELUDE,
+                PLAIN,
+                SUMS,
+                OPERANDS,
+                $quads,
+                portable!("matmul/quad_tiles.wgsl"),
+                portable!("conv/conv_weights.wgsl"),
+            ],
+            ARGS,
+            names![OF_SUMS, &["AXES", "KD", "KH", "KW", "TM", "TN", "PARTS"]],
+        )
+    };
+}
+
+pub(super) static WEIGHTS: WeightTiles = WeightTiles {
+    words: weight_tiles!("conv_weights", portable!("conv/w_words.wgsl")),
+    quads: weight_tiles!("conv_weights_quads", portable!("conv/w_quads.wgsl")),
+    half_quads: weight_tiles!("conv_weights_half", portable!("conv/w_quads_half.wgsl")),
+};
+
 pub(super) static DEPTHWISE: Pair<WindowParams> = pair!(
     "conv_depthwise",
     "conv_depthwise_activated",

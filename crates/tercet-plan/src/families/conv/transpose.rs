@@ -3,6 +3,8 @@
 //! A product of the weights with the operand gives what each element adds through each tap, as columns in
 //! F32; each result then adds up those that reach it. Where channels are few, or columns would be too
 //! large, each result sums over channels itself. Nothing is added to memory by several invocations.
+//!
+//! Those without strides are convolutions with turned weights, by a rule.
 
 use tercet_ir::ops::{ConvTranspose, Op};
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
@@ -28,9 +30,14 @@ pub(crate) static TRANSPOSES: Family = Family {
 const FEW_CHANNELS: usize = 8;
 
 fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
-    match node.outputs[0].dtype.is_float() {
-        true => Support::Native,
-        false => missing("integers are convolved as columns and a product"),
+    let Op::ConvTranspose(op) = &node.op else {
+        unreachable!("invariant: a family lowers its own operators")
+    };
+    let is_spread = op.stride.iter().any(|n| *n > 1);
+    match (node.outputs[0].dtype.is_float(), is_spread) {
+        (true, true) => Support::Native,
+        (true, false) => missing("without strides it is a convolution with turned weights"),
+        (false, _) => missing("integers are convolved as columns and a product"),
     }
 }
 
