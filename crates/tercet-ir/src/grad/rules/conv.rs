@@ -163,10 +163,13 @@ pub(super) fn windows_added(
         let ty = v.ty(x).with_shape(shape);
         return Ok(v.filled(&ty, 0.0)?);
     }
-    let none = vec![0; sizes.len()];
-    let mut y = v.conv_transpose(x, w, None, cut, &none, groups)?;
-    for (axis, &missing) in missing.iter().enumerate() {
-        y = v.zeros_around(y, 2 + axis, 0, missing)?;
+    // What no window covers lies after the others: less than a stride of it, but for windows beyond the operand.
+    let most = window.stride.iter().zip(&window.dilation);
+    let most = most.map(|(stride, dilation)| stride.max(dilation) - 1);
+    let own: Vec<usize> = missing.iter().zip(most).map(|(n, m)| *n.min(&m)).collect();
+    let mut y = v.conv_transpose(x, w, None, cut, &own, groups)?;
+    for (axis, (&missing, own)) in missing.iter().zip(own).enumerate() {
+        y = v.zeros_around(y, 2 + axis, 0, missing - own)?;
     }
     Ok(y)
 }
