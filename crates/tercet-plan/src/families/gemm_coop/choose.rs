@@ -198,9 +198,9 @@ impl Tiling {
         let modelled = Tiling::divided(caps, ty, divisions).into_iter();
         let able = |t: &Tiling| {
             let [_, bn, bk] = t.tile;
-            let fits = t.shared_bytes(false) + COLUMN_BYTES * bn <= caps.workgroup_bytes;
-            let is_gathered = !gathers || (fits && t.threads().is_multiple_of(bk));
-            t.stages == 1 && bk <= 4 * t.fragment[2] && is_gathered
+            let fits = t.shared_bytes(!gathers) + COLUMN_BYTES * bn <= caps.workgroup_bytes;
+            let has_lines = !gathers || t.threads().is_multiple_of(bk);
+            t.stages == 1 && bk <= 4 * t.fragment[2] && fits && has_lines
         };
         let costs = modelled.filter(|(t, _)| able(t)).flat_map(|(t, rate)| {
             let all = t.parts_of(problem, WEIGHT_SPLITS);

@@ -215,13 +215,19 @@ impl ColumnKernel<'_> {
             )
         });
         let totals: String = totals.collect();
+        let halves = (0..GROUP.ilog2()).rev().map(|bit| {
+            let half = 1 << bit;
+            format!(
+                "    if (index < {half}u) {{\n        pool[index] += pool[index + {half}u];\n    }}\n    \
+                 workgroupBarrier();\n"
+            )
+        });
+        let halves: String = halves.collect();
         format!(
             "var<workgroup> pool: array<f32, {GROUP}>;\n\
              fn total(index: u32, x: f32) -> f32 {{\n    workgroupBarrier();\n    pool[index] = x;\n    \
              workgroupBarrier();\n    \
-             for (var half = {GROUP}u / 2u; half > 0u; half /= 2u) {{\n        \
-             if (index < half) {{\n            pool[index] += pool[index + half];\n        }}\n        \
-             workgroupBarrier();\n    }}\n    return pool[0];\n}}\n\
+{halves}    return pool[0];\n}}\n\
              fn vector_of(at: u32, channel: u32) -> u32 {{\n    \
              let i = min(at, {vectors} - 1u);\n    let entry = i / {together};\n    \
              return (entry * {channels} + channel) * {together} + i - entry * {together};\n}}\n\
