@@ -87,12 +87,30 @@ fn columns(flow: &Dataflow<'_>, found: &Fusions, id: NodeId) -> Option<Columns> 
     if !may || found.has(id) || flow.is_constant(id) || flow.in_place.contains_key(&first(id)) {
         return None;
     }
+    // Values of 16 bits that a map makes may come from others that it makes, and so on: where that leads too far they are read.
+    [false, true]
+        .into_iter()
+        .find_map(|reads_narrow| sum_of(flow, found, id, (axes, inner), reads_narrow))
+}
+
+/// A sum with the work before it, which ends at values of 16 bits if `reads_narrow`.
+fn sum_of(
+    flow: &Dataflow<'_>,
+    found: &Fusions,
+    id: NodeId,
+    (axes, inner): (usize, usize),
+    reads_narrow: bool,
+) -> Option<Columns> {
+    let graph = flow.graph;
+    let of = graph.node(id).inputs[0];
+    let ty = graph.ty(of);
     let mut cone = Cone {
         flow,
         found,
         inlined: BTreeMap::new(),
         leaves: BTreeSet::new(),
         steps: 0,
+        reads_narrow,
     };
     if cone.may_inline(of, &ty.shape) {
         cone.inline(of, &ty.shape)?;
@@ -147,6 +165,8 @@ struct Cone<'a> {
     inlined: BTreeMap<NodeId, BTreeSet<u8>>,
     leaves: BTreeSet<Value>,
     steps: usize,
+    /// True if values of 16 bits are read, but for the one that is summed.
+    reads_narrow: bool,
 }
 
 impl Cone<'_> {
@@ -173,7 +193,8 @@ impl Cone<'_> {
             };
             let read = node.inputs[i];
             let is_own = map.inputs[i] == IndexMap::identity(shape.rank());
-            if self.may_inline(read, shape) {
+            let is_read = self.reads_narrow && self.flow.graph.ty(read).dtype.size_bytes() == 2;
+            if !is_read && self.may_inline(read, shape) {
                 if !is_own {
                     return None;
                 }

@@ -4,7 +4,7 @@
 //! On cooperative matrices for 16-bit floats where the device has them (`weights_coop.rs`), else in tiles. Sums are long and
 //! results few: parts of them are summed side by side, in F32, and added in their order by `conv_finish.wgsl`.
 
-use tercet_ir::ops::{ConvWeightGrad, Op};
+use tercet_ir::ops::{ConvWeightGrad, Op, Window};
 use tercet_ir::{CompileError, DType, Dim, Node, OpKind};
 
 use super::kernels::{FINISH, FinishParams, WEIGHTS, Weights};
@@ -12,7 +12,7 @@ use super::weights_coop::{self, Coop};
 use super::windows::{Windows, product};
 use crate::emit::{Emit, View};
 use crate::families::tiles::{Size, TileProblem, Tiles, Waits, full_unit};
-use crate::families::{Family, always, code};
+use crate::families::{Family, always, code, gemm_coop};
 use crate::num::Num;
 use crate::variant::{self, Variant, needs};
 
@@ -91,8 +91,11 @@ impl Given {
     fn of(e: &mut Emit<'_>, node: &Node, op: &ConvWeightGrad) -> Result<Given, CompileError> {
         let x = e.view(node.inputs[0]);
         let dy = e.view(node.inputs[1]);
-        let dy = e.dense(&dy)?;
         let y = e.result(0)?;
+        if let Some(given) = Given::of_rows(e, op, [&x, &dy], &y)? {
+            return Ok(given);
+        }
+        let dy = e.dense(&dy)?;
         let shape = y.layout.shape();
         let m = shape[0].div_exact(&Dim::Known(op.groups));
         let out = dy.layout.shape()[2..].to_vec();
@@ -106,6 +109,58 @@ impl Given {
             dy,
             y,
         })
+    }
+
+    /// Where windows are elements, and rows of an entry's do not begin with whole words for matrices: rows of all entries, copied.
+    fn of_rows(
+        e: &mut Emit<'_>,
+        op: &ConvWeightGrad,
+        [x, dy]: [&View; 2],
+        y: &View,
+    ) -> Result<Option<Given>, CompileError> {
+        const LOAD: usize = 8;
+        let has_matrices = gemm_coop::type_of(x.dtype)
+            .is_some_and(|ty| e.caps.spirv && e.caps.coop.iter().any(|c| c.ty == ty));
+        let shape = x.layout.shape();
+        let (window, rest) = (Window::new(op.kernel.len()), &shape[2..]);
+        let are_elements = op.window() == window && op.kernel.iter().all(|n| *n == 1);
+        let (Some(entries), Some(count)) = (shape[0].known(), product(rest).known()) else {
+            return Ok(None);
+        };
+        let all = entries.saturating_mul(count);
+        let is_broken = !count.is_multiple_of(LOAD) && all.is_multiple_of(LOAD) && all > 0;
+        let m = y.layout.shape()[0].div_exact(&Dim::Known(op.groups));
+        let (Some(m), true) = (m, has_matrices && are_elements && is_broken) else {
+            return Ok(None);
+        };
+        let rows = |e: &mut Emit<'_>, view: &View| -> Result<View, CompileError> {
+            let rank = view.layout.shape().len();
+            let channels = view.layout.shape()[1].clone();
+            let turn: Vec<usize> = [1, 0].into_iter().chain(2..rank).collect();
+            let turned = View {
+                layout: view.layout.transpose(&turn),
+                ..view.clone()
+            };
+            let rows = e.dense(&turned)?;
+            let layout = rows
+                .layout
+                .reshape(&[Dim::Known(1), channels, Dim::Known(all)]);
+            Ok(View {
+                layout: layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape")),
+                ..rows
+            })
+        };
+        let shape = y.layout.shape();
+        Ok(Some(Given {
+            windows: Windows::of(&Window::new(1), &[1], vec![Dim::Known(all)]),
+            groups: op.groups,
+            x: rows(e, x)?,
+            dy: rows(e, dy)?,
+            m,
+            own: shape[1].clone(),
+            n: product(&shape[1..]),
+            y: y.clone(),
+        }))
     }
 
     /// The windows of all batch entries.
