@@ -189,8 +189,8 @@ fn statistics_of_channels() {
     ];
     for shape in shapes {
         let case = Case::new(format!("{shape:?}"), move |c| {
-            let x = c.input("x", shape, Fill::Normal)?;
-            let dy = c.input("dy", shape, Fill::Normal)?;
+            let x = c.input("x", shape, Fill::Uniform(0.0, 1.0))?;
+            let dy = c.input("dy", shape, Fill::Uniform(0.5, 1.5))?;
             let over: Vec<usize> = (0..shape.len()).filter(|axis| *axis != 1).collect();
             let (dtype, g) = (c.dtype, &mut c.graph);
             let x = g.cast(x, DType::F32)?;
@@ -199,7 +199,7 @@ fn statistics_of_channels() {
             let centred = g.sub(x, mean)?;
             let squares = g.mul(centred, centred)?;
             let variance = g.reduce_mean(squares, &over, true)?;
-            let products = g.mul(centred, dy)?;
+            let products = g.mul(squares, dy)?;
             let gain = g.reduce_sum(products, &over, false)?;
             let bias = g.reduce_sum(dy, &over, false)?;
             let y = g.mul(centred, variance)?;

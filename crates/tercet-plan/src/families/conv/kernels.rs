@@ -33,6 +33,12 @@ const TILES: &str = concat!(
     portable!("conv/conv_gemm.wgsl")
 );
 
+/// The same of gradients of weights.
+const WEIGHT_TILES: &str = concat!(
+    portable!("matmul/quad_tiles.wgsl"),
+    portable!("conv/conv_weights.wgsl")
+);
+
 /// Two kernels that differ in what functions of a sum they have.
 pub(super) struct Pair<P: Params> {
     plain: Kernel<P>,
@@ -146,15 +152,7 @@ macro_rules! weight_tiles {
     ($name:literal, $quads:expr) => {
         Kernel::wgsl(
             $name,
-            &[
-                PRELUDE,
-                PLAIN,
-                SUMS,
-                OPERANDS,
-                $quads,
-                portable!("matmul/quad_tiles.wgsl"),
-                portable!("conv/conv_weights.wgsl"),
-            ],
+            &[PRELUDE, PLAIN, SUMS, OPERANDS, $quads, WEIGHT_TILES],
             ARGS,
             names![OF_SUMS, &["AXES", "KD", "KH", "KW", "TM", "TN", "PARTS"]],
         )
