@@ -132,13 +132,14 @@ const NOT_SUITES: &str = "not binary(suites) - binary(programs)";
 /// What of the suites runs on the newer lavapipe, which has cooperative matrices of F16: what is computed with them, each
 /// case as it is, one of three. It takes three times as long to compile a kernel as the one of Debian 12; all cases run on
 /// the matrices of a GPU by `cargo xtask parity`.
-const ON_NEWER: [&str; 6] = [
+const ON_NEWER: [&str; 7] = [
     "/mat_mul/*/f16/",
     "/linear/*/f16/",
     "/dot_general/*/f16/",
     "/dequant_mat_mul/*_prefill_*/f16/",
     "/attention/*/f16/",
     "/conv/*/f16/",
+    "/conv_weight_grad/*/f16/",
 ];
 const SAMPLE_ON_NEWER: &str = "0/5";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];

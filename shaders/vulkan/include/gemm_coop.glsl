@@ -181,6 +181,10 @@ struct Source {
 uint first_a[A_LOADS];
 uint first_b[B_LOADS];
 
+#ifdef WEIGHTS
+#include "weights.glsl"
+#endif
+
 // Lines and columns beyond the edges are the last ones.
 void find_words(Source s) {
     [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
@@ -190,6 +194,12 @@ void find_words(Source s) {
 #ifdef WINDOWS
     if (GATHERS != 0u) {
         find_windows(s.place.b, s.tile.y);
+        return;
+    }
+#endif
+#ifdef WEIGHTS
+    if (GATHERS != 0u) {
+        weights_at = s.place.b;
         return;
     }
 #endif
@@ -206,6 +216,10 @@ void find_words(Source s) {
 
 // Global memory to registers: the tiles of A and B from k on, `whole` of them, else up to k_end.
 void load_step(Source s, uint k, uint k_end, const bool whole) {
+#ifdef WEIGHTS
+    load_lines(s.place, s.tile, k);
+    return;
+#endif
     [[unroll]] for (uint i = 0u; i < A_LOADS; i++) {
         if (ALIGNED_A == 0u) {
             uint line = s.tile.x + own_a().x + i * A_PASS;
@@ -248,6 +262,12 @@ void store_step(uint stage) {
 #ifdef WINDOWS
     if (GATHERS != 0u) {
         store_windows(stage + A_LEN, B_STRIDE);
+        return;
+    }
+#endif
+#ifdef WEIGHTS
+    if (GATHERS != 0u) {
+        store_columns(stage + A_LEN, B_STRIDE);
         return;
     }
 #endif
@@ -307,6 +327,9 @@ void sum_loaded(Source s, uint k, uint row, uint col) {
             }
 #ifdef WINDOWS
             keep_no_windows();
+#endif
+#ifdef WEIGHTS
+            keep_no_columns();
 #endif
         }
         multiply(0u);
@@ -423,6 +446,9 @@ void main() {
     }
 #ifdef WINDOWS
     find_taps();
+#endif
+#ifdef WEIGHTS
+    find_columns(s.tile.y);
 #endif
     uint row = gl_SubgroupID / (BN / WN) * WM;
     uint col = gl_SubgroupID % (BN / WN) * WN;

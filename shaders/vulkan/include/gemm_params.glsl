@@ -39,6 +39,9 @@ layout(set = 0, binding = 0) uniform Params {
 #ifdef WINDOWS
 #include "window_params.glsl"
 #endif
+#ifdef WEIGHTS
+#include "weight_params.glsl"
+#endif
 } p;
 
 // Where a batch begins in each operand, and the part of k that is summed.

@@ -52,6 +52,21 @@ void store_eight(vec4 low, vec4 high, uint at) {
 // Eight results of a row from window `window` of an entry on, whose first one lies at `at`: `valid` of them
 // exist, and windows after the last of an entry are of the next.
 void store_windows_of(vec4 low, vec4 high, uint at, uint window, uint valid) {
+    // Pairs do not part where entries have whole words.
+    if (OUT_F32 == 0u && ((p.windows | p.c_entry | at) & 1u) == 0u) {
+        uvec4 pairs = uvec4(halves(low), halves(high));
+        [[unroll]] for (uint i = 0u; i < 4u; i++) {
+            if (2u * i < valid) {
+                c[(at + window) >> 1] = pairs[i];
+                window += 2u;
+                if (window == p.windows) {
+                    window = 0u;
+                    at += p.c_entry;
+                }
+            }
+        }
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         if (i < valid) {
             float x = i < 4u ? low[i] : high[i - 4u];

@@ -6,6 +6,10 @@
 //
 // Line k is tap k % TAPS of channel k / TAPS, or with INNER channel k % channels of tap k / channels.
 //
+// SPREAD: windows of a transposed convolution, of each result those elements of x that reach it: element q by the taps t
+// of which q stride + t dilation is the place of the result and the padding before it. With that place as
+// a stride + r, taps count whose t dilation leaves r, and they read element a - t dilation / stride.
+//
 // Constraints: at most 64 taps; INNER: channels are a multiple of BK. Place.b is the first element of x's
 // channels, Place.residual that of the bias, which is added to whole rows; ld_residual is its stride.
 
@@ -14,6 +18,7 @@ layout(constant_id = 25) const uint KD = 1;
 layout(constant_id = 26) const uint KH = 3;
 layout(constant_id = 27) const uint KW = 3;
 layout(constant_id = 28) const uint INNER = 0;
+layout(constant_id = 29) const uint SPREAD = 0;
 
 layout(set = 0, binding = 2) restrict readonly buffer B2 { uint16_t b_half[]; };
 
@@ -43,6 +48,12 @@ bool loads_window(uint i) {
 }
 
 uint step_of(uint tap) {
+    if (SPREAD != 0u) {
+        uint d = tap / (KH * KW) * p.dilation_d / p.stride_d;
+        uint h = tap / KW % KH * p.dilation_h / p.stride_h;
+        uint w = tap % KW * p.dilation_w / p.stride_w;
+        return 0u - (d * p.x_deep + h * p.x_row + w * p.x_col);
+    }
     return tap / (KH * KW) * p.tap_d + tap / KW % KH * p.tap_h + tap % KW * p.tap_w;
 }
 
@@ -73,7 +84,52 @@ bool is_marked(uint j, uint tap) {
     return ((taps >> (tap & 31u)) & 1u) != 0u;
 }
 
+// The element before which a result of a transposed convolution lies along an axis, and what is left.
+uvec2 place_along(uint at, uint pad, uint stride) {
+    uint place = at + pad;
+    return uvec2(place / stride, place % stride);
+}
+
+// True if a tap, so far from the first, reaches a place from an element of the axis.
+bool reaches(uvec2 place, uint tap, uint stride, uint size) {
+    return tap % stride == place.y && place.x - tap / stride < size;
+}
+
+void find_spread_windows(uint place, uint first) {
+    [[unroll]] for (uint j = 0u; j < W_EACH; j++) {
+        uint column = first + own_eight(j).x;
+        uint entry = column / p.windows;
+        uint window = column - entry * p.windows;
+        uint line = window / p.out_w;
+        uvec2 d = place_along(line / p.out_h, p.pad_d, p.stride_d);
+        uvec2 h = place_along(line % p.out_h, p.pad_h, p.stride_h);
+        uvec2 w = place_along(window % p.out_w, p.pad_w, p.stride_w);
+        window_at[j] = place + entry * p.x_batch + d.x * p.x_deep + h.x * p.x_row + w.x * p.x_col;
+        taps_low[j] = 0u;
+        taps_high[j] = 0u;
+        if (column >= p.n) {
+            continue;
+        }
+        uint row = 0u;
+        for (uint x = 0u; x < KW; x++) {
+            row |= uint(reaches(w, x * p.dilation_w, p.stride_w, p.size_w)) << x;
+        }
+        for (uint z = 0u; z < KD; z++) {
+            for (uint y = 0u; y < KH; y++) {
+                bool inside = reaches(d, z * p.dilation_d, p.stride_d, p.size_d);
+                if (inside && reaches(h, y * p.dilation_h, p.stride_h, p.size_h)) {
+                    mark(j, (z * KH + y) * KW, row);
+                }
+            }
+        }
+    }
+}
+
 void find_windows(uint place, uint first) {
+    if (SPREAD != 0u) {
+        find_spread_windows(place, first);
+        return;
+    }
     [[unroll]] for (uint j = 0u; j < W_EACH; j++) {
         uint column = first + own_eight(j).x;
         uint entry = column / p.windows;

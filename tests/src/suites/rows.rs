@@ -175,6 +175,46 @@ fn reductions_over_several_axes() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Means and variances over all but the channels, as batch norm has them in training, of sizes that are whole vectors or not,
+/// of one strip or several.
+fn statistics_of_channels() {
+    let mut wrong = Vec::new();
+    let shapes: [&'static [usize]; 6] = [
+        &[3, 5, 8, 16],
+        &[2, 7, 7, 7],
+        &[4, 3, 14, 14],
+        &[70, 2, 500],
+        &[1, 300, 3, 2],
+        &[2, 2, 3, 4, 5],
+    ];
+    for shape in shapes {
+        let case = Case::new(format!("{shape:?}"), move |c| {
+            let x = c.input("x", shape, Fill::Uniform(0.0, 1.0))?;
+            let dy = c.input("dy", shape, Fill::Uniform(0.5, 1.5))?;
+            let over: Vec<usize> = (0..shape.len()).filter(|axis| *axis != 1).collect();
+            let (dtype, g) = (c.dtype, &mut c.graph);
+            let x = g.cast(x, DType::F32)?;
+            let dy = g.cast(dy, DType::F32)?;
+            let mean = g.reduce_mean(x, &over, true)?;
+            let centred = g.sub(x, mean)?;
+            let squares = g.mul(centred, centred)?;
+            let variance = g.reduce_mean(squares, &over, true)?;
+            let products = g.mul(squares, dy)?;
+            let gain = g.reduce_sum(products, &over, false)?;
+            let bias = g.reduce_sum(dy, &over, false)?;
+            let y = g.mul(centred, variance)?;
+            let y = g.plus(y, dy)?;
+            let y = g.cast(y, dtype)?;
+            for value in [mean, variance, gain, bias, y] {
+                c.output(value)?;
+            }
+            Ok(())
+        });
+        check(&case, FLOATS, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 fn sums_of_millions_are_accurate() {
     let mut wrong = Vec::new();
     for shape in [&[1 << 22][..], &[1 << 21, 2], &[3, 1 << 20]] {
@@ -426,6 +466,7 @@ pub(super) fn tests() -> Vec<Test> {
             "rows/reductions_over_several_axes",
             reductions_over_several_axes,
         ),
+        Test::asserting("rows/statistics_of_channels", statistics_of_channels),
         Test::asserting(
             "rows/sums_of_millions_are_accurate",
             sums_of_millions_are_accurate,

@@ -1,8 +1,9 @@
-//! Updates of one element are combined in their order: every run gives the same bits, on every executor.
+//! Updates of one element are combined in their order, and so are parts of long sums: every run gives the same bits, on every
+//! executor.
 
 use crate::{Test, executors};
-use tercet_ir::ops::ScatterReduce;
-use tercet_ir::{CompileOptions, DType, Graph, Tensor, Type, Value};
+use tercet_ir::ops::{ScatterReduce, Window};
+use tercet_ir::{CompileOptions, DType, Graph, Tensor, TensorType, Type, Value};
 
 /// Updates whose sum depends on the order: numbers of very different sizes, many to each row.
 fn updates(count: usize) -> (Tensor, Tensor) {
@@ -58,10 +59,69 @@ fn every_run_gives_the_same_bits() {
     }
 }
 
+/// Gradients of a convolution, whose sums over the batch and all windows are made in parts.
+fn convolution(dtype: DType) -> Graph {
+    let mut g = Graph::new();
+    let mut build = || -> Result<Vec<Option<Value>>, tercet_ir::OpError> {
+        let x = g.input("x", Type::new(dtype, [4, 16, 24, 20]))?;
+        let w = g.input("w", Type::new(dtype, [32, 16, 3, 3]))?;
+        let dy = g.input("dy", Type::new(dtype, [4, 32, 12, 10]))?;
+        let window = Window::new(2).with_stride(&[2, 2]);
+        let y = g.conv(x, w, None, window.with_pads(&[1, 1], &[1, 1]), 1)?;
+        let gradients = g.vjp(&[(y, dy)], &[x, w]);
+        Ok(gradients.expect("convolutions have gradients"))
+    };
+    let gradients = build().expect("the graph is well typed");
+    for (i, gradient) in gradients.into_iter().flatten().enumerate() {
+        g.output(&format!("gradient {i}"), gradient)
+            .expect("the name is fresh");
+    }
+    g
+}
+
+fn gradients_of_convolutions_have_the_same_bits() {
+    for dtype in [DType::F32, DType::F16] {
+        let g = convolution(dtype);
+        let data = |shape: &[usize], seed: usize| {
+            let count: usize = shape.iter().product();
+            let value = |i: usize| ((i * 7919 + seed) % 1009) as f64 / 504.5 - 1.0;
+            let values: Vec<f64> = (0..count).map(value).collect();
+            let ty = TensorType::new(dtype, shape);
+            Tensor::from_f64s(ty, &values).expect("as many as elements")
+        };
+        let x = data(&[4, 16, 24, 20], 1);
+        let w = data(&[32, 16, 3, 3], 2);
+        let dy = data(&[4, 32, 12, 10], 3);
+        for executor in executors() {
+            let device = match executor.device() {
+                Ok(device) => device,
+                Err(reason) if executor.is_required() => panic!("{}: {reason}", executor.name),
+                Err(_) => continue,
+            };
+            let exe = device.compile(&g, &CompileOptions::new());
+            let mut exe = exe.unwrap_or_else(|e| panic!("{}: {e}", executor.name));
+            let mut run = || {
+                exe.run(&[("x", &x), ("w", &w), ("dy", &dy)])
+                    .unwrap_or_else(|e| panic!("{}: {e}", executor.name))
+            };
+            let first = run();
+            for _ in 0..3 {
+                assert_eq!(run(), first, "{} in {dtype}", executor.name);
+            }
+        }
+    }
+}
+
 /// The tests of this suite.
 pub(super) fn tests() -> Vec<Test> {
-    vec![Test::asserting(
-        "scatter/every_run_gives_the_same_bits",
-        every_run_gives_the_same_bits,
-    )]
+    vec![
+        Test::asserting(
+            "scatter/every_run_gives_the_same_bits",
+            every_run_gives_the_same_bits,
+        ),
+        Test::asserting(
+            "scatter/gradients_of_convolutions_have_the_same_bits",
+            gradients_of_convolutions_have_the_same_bits,
+        ),
+    ]
 }

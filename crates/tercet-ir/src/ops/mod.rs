@@ -28,6 +28,7 @@ mod contract;
 mod control;
 mod conv;
 mod conv_transpose;
+mod conv_weight_grad;
 mod cumsum;
 mod custom;
 mod dequant;
@@ -165,6 +166,7 @@ crate::define_ops! {
     conv::Conv,
     quantized_conv::QuantizedConv,
     conv_transpose::ConvTranspose,
+    conv_weight_grad::ConvWeightGrad,
     pool::Pool,
     resize::Resize,
     dequant::Dequantize,

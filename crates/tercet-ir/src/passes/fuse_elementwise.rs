@@ -2,9 +2,9 @@
 //!
 //! A region grows from its last node (the root) towards the operands. A producer joins when it has
 //! the root's shape and every other reader of it comes after the root; then it can be computed
-//! where the root is, and what is still read elsewhere becomes a further result of the map. A
-//! widening `Cast` that is read elsewhere too is computed again: reading the narrow operand is
-//! cheaper than reading its copy. Constants of one value become steps.
+//! where the root is, and what is still read elsewhere becomes a further result of the map. What
+//! is read elsewhere too, and a few cheap steps from values of 16 bits that are no more bytes, is
+//! computed again: reading those is no more than reading a copy in F32. Constants of one value become steps.
 //!
 //! Transposes, broadcasts, slices and reshapes that only add or drop axes of size 1 are absorbed
 //! into the index maps of the operands. Nothing is fused across a change of the number of elements,
@@ -19,13 +19,15 @@ use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::ops::{IndexMap, Map, MapArg, MapStep, Op};
-use crate::scalar::ScalarOp;
+use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use crate::tensor::Tensor;
 
 /// Operands of a map: more would not fit the bindings of small GPUs.
 const MAX_INPUTS: usize = 8;
 /// Steps of a map.
 const MAX_STEPS: usize = 64;
+/// Nodes that are computed again for one value.
+const MAX_COPIES: usize = 8;
 /// Operands of a region beyond those of a map while it grows: what it takes in next may read the same ones.
 const MORE_INPUTS: usize = 6;
 /// Nodes that a region takes in, one after the other, while it has too many operands.
@@ -104,6 +106,7 @@ impl Fusion {
                 fusion.member_of[m.index()] = Some(fusion.regions.len());
             }
             let reads = copies.iter().flat_map(|c| &graph.node(*c).inputs);
+            let reads = reads.filter(|v| !copies.contains(&v.node));
             fusion.read_by_copies.extend(reads);
             fusion.regions.push(Region {
                 root: id,
@@ -192,7 +195,10 @@ impl Grower<'_> {
                 self.want_producers(id, candidates);
                 true
             }
-            Some(Joins::Copied) => self.copies.insert(id),
+            Some(Joins::Copied(nodes)) => {
+                self.copies.extend(nodes);
+                true
+            }
             None => false,
         }
     }
@@ -218,16 +224,54 @@ impl Grower<'_> {
         }
         let from = self.graph.ty(*node.inputs.first()?).dtype;
         match scalar {
-            ScalarOp::Cast(to) if to.size_bytes() > from.size_bytes() => Some(Joins::Copied),
-            ScalarOp::Cast(_)
-            | ScalarOp::Const(..)
-            | ScalarOp::Unary(_)
-            | ScalarOp::Binary(_)
-            | ScalarOp::Compare(_)
-            | ScalarOp::Where
-            | ScalarOp::Fma
-            | ScalarOp::Clamp { .. } => None,
+            ScalarOp::Cast(to) if to.size_bytes() > from.size_bytes() => {
+                Some(Joins::Copied(BTreeSet::from([id])))
+            }
+            _ => self.light(id).map(Joins::Copied),
         }
+    }
+
+    /// The steps that a value in F32 takes from values of 16 bits, if they are few and cheap, and those values no more bytes.
+    fn light(&self, id: NodeId) -> Option<BTreeSet<NodeId>> {
+        let shape = &self.graph.node(id).outputs[0].shape;
+        let (mut nodes, mut leaves) = (BTreeSet::new(), BTreeSet::new());
+        let mut open = vec![Value { node: id, port: 0 }];
+        while let Some(v) = open.pop() {
+            let ty = self.graph.ty(v);
+            // What is broadcast is little.
+            if ty.shape != *shape {
+                continue;
+            }
+            if ty.dtype.size_bytes() == 2 {
+                leaves.insert(v);
+                continue;
+            }
+            let node = self.graph.node(v.node);
+            if let Op::Expand(_) = node.op {
+                continue;
+            }
+            let is_cheap = match scalar_op(&node.op)? {
+                ScalarOp::Cast(DType::F32) | ScalarOp::Fma => true,
+                ScalarOp::Binary(f) => {
+                    matches!(f, BinaryFn::Add | BinaryFn::Sub | BinaryFn::Mul)
+                }
+                ScalarOp::Unary(f) => f == UnaryFn::Neg,
+                ScalarOp::Cast(_)
+                | ScalarOp::Const(..)
+                | ScalarOp::Compare(_)
+                | ScalarOp::Where
+                | ScalarOp::Clamp { .. } => false,
+            };
+            if !is_cheap || ty.dtype != DType::F32 {
+                return None;
+            }
+            if nodes.insert(v.node) {
+                open.extend(&node.inputs);
+            }
+        }
+        let is_less = !leaves.is_empty() && leaves.len() <= 2;
+        let fits = is_less && !nodes.is_empty() && nodes.len() <= MAX_COPIES;
+        fits.then_some(nodes)
     }
 
     /// The map of the region as it is, maybe with some operands too many; nothing when it exceeds the limits otherwise.
@@ -286,10 +330,10 @@ impl Grower<'_> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Joins {
     Moves,
-    Copied,
+    /// With these nodes.
+    Copied(BTreeSet<NodeId>),
 }
 
 /// A map with the old values that it reads and stands for.

@@ -126,7 +126,7 @@ pub fn optimize(graph: &Graph, options: &CompileOptions) -> Result<Graph, Compil
     run(graph, options, None)
 }
 
-/// As [`optimize`], for a target: gradients of attention that it does not run are decomposed before, so that what their
+/// As [`optimize`], for a target: gradients of attention and of weights that it does not run are decomposed before, so that what their
 /// parts have in common is computed once and what stands around those is fused with them.
 ///
 /// # Errors
@@ -139,7 +139,7 @@ pub fn optimize_for(
     run(graph, options, Some(target))
 }
 
-/// A target that runs everything but the gradients of attention that another does not run.
+/// A target that runs everything but the gradients of attention and of weights that another does not run.
 struct AllButGradients<'a>(&'a dyn Target);
 
 impl Target for AllButGradients<'_> {
@@ -149,7 +149,9 @@ impl Target for AllButGradients<'_> {
 
     fn supports(&self, graph: &Graph, node: &Node) -> Support {
         match node.op {
-            Op::AttentionWithLse(_) | Op::AttentionGrad(_) => self.0.supports(graph, node),
+            Op::AttentionWithLse(_) | Op::AttentionGrad(_) | Op::ConvWeightGrad(_) => {
+                self.0.supports(graph, node)
+            }
             _ => Support::Native,
         }
     }

@@ -7,7 +7,9 @@ use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::Builder;
-use crate::ops::{Clamp, Conv, ConvTranspose, Im2Col, Op, OpKind, Pad, PadMode, Window};
+use crate::ops::{
+    Clamp, Conv, ConvTranspose, DotGeneral, Im2Col, Op, OpKind, Pad, PadMode, Window,
+};
 use crate::scalar::{BinaryFn, UnaryFn};
 
 pub(super) const RULES: &[Rule] = &[
@@ -20,6 +22,11 @@ pub(super) const RULES: &[Rule] = &[
         name: "conv_transpose_as_conv_of_spread_elements",
         on: OpKind::ConvTranspose,
         apply: conv_transpose,
+    },
+    Rule {
+        name: "conv_weight_grad_as_columns_and_product",
+        on: OpKind::ConvWeightGrad,
+        apply: conv_weight_grad,
     },
     Rule {
         name: "quantized_conv_as_conv_of_whole_floats",
@@ -288,4 +295,39 @@ fn turned(
         w = b.slice(w, axis, -1, i64::MIN, -1)?;
     }
     b.reshape(w, joined).map(Some)
+}
+
+/// Windows as columns; a product over them and the batch.
+fn conv_weight_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
+    let (Op::ConvWeightGrad(o), &[x, dy]) = (op, inputs) else {
+        return Ok(None);
+    };
+    let (of_x, of_dy) = (b.shape(x), b.shape(dy));
+    let numel = |dims: &[Dim]| dims.iter().try_fold(Dim::Known(1), |n, d| n.checked_mul(d));
+    let groups = Dim::Known(o.groups);
+    let taps = Dim::Known(o.kernel.iter().product());
+    let own = of_x[1].div_exact(&groups);
+    let (Some(own), Some(each), Some(windows)) =
+        (own, of_dy[1].div_exact(&groups), numel(&of_dy[2..]))
+    else {
+        return Ok(None);
+    };
+    let Some(depth) = own.checked_mul(&taps) else {
+        return Ok(None);
+    };
+    let batch = of_x[0].clone();
+    let columns = b.add(Im2Col::of(o.kernel.clone(), o.window()), &[x])?;
+    let shape = vec![batch.clone(), groups.clone(), depth, windows.clone()];
+    let columns = b.reshape(columns, shape)?;
+    let dy = b.reshape(dy, vec![batch, groups, each, windows])?;
+    let axes = DotGeneral {
+        lhs_contract: vec![0, 3],
+        rhs_contract: vec![0, 3],
+        lhs_batch: vec![1],
+        rhs_batch: vec![1],
+    };
+    let dw = b.add(axes, &[dy, columns])?;
+    let kernel = o.kernel.iter().map(|k| Dim::Known(*k));
+    let shape: Vec<Dim> = [of_dy[1].clone(), own].into_iter().chain(kernel).collect();
+    b.reshape(dw, shape).map(|dw| Some(vec![dw]))
 }

@@ -21,9 +21,12 @@ mod coop;
 mod kernels;
 mod tiles;
 mod transpose;
+mod weights;
+mod weights_coop;
 pub(super) mod windows;
 
 pub(super) use transpose::TRANSPOSES;
+pub(super) use weights::WEIGHT_GRADS;
 
 use tercet_ir::ops::{Conv, Im2Col, Op};
 use tercet_ir::scalar::UnaryFn;
@@ -118,6 +121,8 @@ struct Given<'a> {
     /// The sums of a result.
     k: Dim,
     y: View,
+    /// True if it is transposed: windows of a result are the elements that reach it. On matrices only.
+    is_spread: bool,
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
@@ -144,6 +149,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         w,
         bias,
         y,
+        is_spread: false,
     };
     let [entries, count, channels, sums] = [
         &given.x.layout.shape()[0],

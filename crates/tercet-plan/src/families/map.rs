@@ -9,6 +9,7 @@
 //! Next: `map/operand.rs` for how operands are read, `map/row_wise.rs` for maps with reductions along rows between them.
 
 mod body;
+mod channels;
 pub(crate) mod columns;
 mod columns_text;
 mod operand;

@@ -106,6 +106,7 @@ pub static FAMILIES: &[&Family] = &[
     &conv::IM2COLS,
     &conv::CONVS,
     &conv::TRANSPOSES,
+    &conv::WEIGHT_GRADS,
     &pool::POOLS,
     &resize::RESIZES,
     #[cfg(feature = "splat")]

@@ -122,11 +122,16 @@ impl TileProblem<'_> {
 
     /// The size and the parts with which the busiest unit has least to do, but for parts that are too long.
     pub(super) fn best(&self, sizes: &[Size]) -> Option<Tiles> {
+        self.best_in(sizes, &PARTS)
+    }
+
+    /// As [`TileProblem::best`], of these numbers of parts.
+    pub(super) fn best_in(&self, sizes: &[Size], parts: &[u32]) -> Option<Tiles> {
         let steps = self.k.div_ceil(STEP);
         let fits = |parts: u32| f64::from(parts) * 4.0 * self.results() <= self.most_bytes as f64;
         let able =
             |parts: &u32| *parts == 1 || (steps >= LEAST_STEPS * *parts as usize && fits(*parts));
-        let able = PARTS.into_iter().filter(able);
+        let able = parts.iter().copied().filter(able);
         let least = self.k.div_ceil(LONGEST).min(able.clone().max()? as usize);
         let able = able.filter(|parts| *parts as usize >= least);
         let all = sizes.iter().flat_map(|&size| {

@@ -1,4 +1,5 @@
-//! Sums over leading axes with the elementwise work before them: gradients of gains and biases.
+//! Sums over leading axes with the elementwise work before them: gradients of gains and biases. Over leading and last axes
+//! likewise, as statistics of channels are.
 //!
 //! Elements are computed where they are summed. What they are computed from is read instead, if that is less memory
 //! than writing and reading them, or than reading them where something else needs them as well. Sums over the same
@@ -31,8 +32,10 @@ pub(crate) struct Columns {
     pub(crate) inlined: BTreeMap<NodeId, BTreeSet<u8>>,
     /// The shape of elements.
     pub(crate) shape: Shape,
-    /// The number of axes that are summed over.
+    /// The number of leading axes that are summed over.
     pub(crate) axes: usize,
+    /// The number of last axes that are.
+    pub(crate) inner: usize,
     /// What is read.
     leaves: BTreeSet<Value>,
 }
@@ -53,8 +56,8 @@ pub(super) fn find(flow: &mut Dataflow<'_>, caps: &Caps, found: &mut Fusions) {
         }
         let joined = before.and_then(|before| joined(flow, limit, &before, &columns));
         let columns = joined.unwrap_or(columns);
-        // A sum of what is there by itself has kernels of its own.
-        if columns.sums.len() > 1 || !columns.inlined.is_empty() {
+        // A sum of what is there by itself has kernels of its own, but for channels.
+        if columns.inner > 0 || columns.sums.len() > 1 || !columns.inlined.is_empty() {
             for sum in &columns.sums {
                 found.groups.remove(sum);
                 found.deferred.insert(*sum);
@@ -75,22 +78,39 @@ fn columns(flow: &Dataflow<'_>, found: &Fusions, id: NodeId) -> Option<Columns> 
     };
     let of = node.inputs[0];
     let ty = graph.ty(of);
-    let axes = op.axes.len();
-    let are_first = op.axes.iter().copied().eq(0..axes) && axes > 0 && axes < ty.rank();
+    let (axes, inner) = around(&op.axes, ty.rank())?;
     let is_sum = matches!(op.f, ReduceFn::Sum | ReduceFn::Mean);
     let is_known = ty.shape[axes..]
         .iter()
         .all(|d| d.known().is_some_and(|n| n > 0));
-    let may = are_first && is_sum && is_known && ty.dtype.is_float();
+    let may = is_sum && is_known && ty.dtype.is_float();
     if !may || found.has(id) || flow.is_constant(id) || flow.in_place.contains_key(&first(id)) {
         return None;
     }
+    // Values of 16 bits that a map makes may come from others that it makes, and so on: where that leads too far they are read.
+    [false, true]
+        .into_iter()
+        .find_map(|reads_narrow| sum_of(flow, found, id, (axes, inner), reads_narrow))
+}
+
+/// A sum with the work before it, which ends at values of 16 bits if `reads_narrow`.
+fn sum_of(
+    flow: &Dataflow<'_>,
+    found: &Fusions,
+    id: NodeId,
+    (axes, inner): (usize, usize),
+    reads_narrow: bool,
+) -> Option<Columns> {
+    let graph = flow.graph;
+    let of = graph.node(id).inputs[0];
+    let ty = graph.ty(of);
     let mut cone = Cone {
         flow,
         found,
         inlined: BTreeMap::new(),
         leaves: BTreeSet::new(),
         steps: 0,
+        reads_narrow,
     };
     if cone.may_inline(of, &ty.shape) {
         cone.inline(of, &ty.shape)?;
@@ -124,8 +144,18 @@ fn columns(flow: &Dataflow<'_>, found: &Fusions, id: NodeId) -> Option<Columns> 
         inlined,
         shape: ty.shape.clone(),
         axes,
+        inner,
         leaves,
     })
+}
+
+/// How many leading axes and how many last ones a reduction is over, if it is over some of the former and leaves some axes
+/// between them.
+fn around(axes: &[usize], rank: usize) -> Option<(usize, usize)> {
+    let lead = axes.iter().enumerate().take_while(|(i, a)| i == *a).count();
+    let inner = axes.len() - lead;
+    let are_last = axes[lead..].iter().copied().eq(rank - inner..rank);
+    (lead > 0 && axes.len() < rank && are_last).then_some((lead, inner))
 }
 
 /// The elementwise work before a value.
@@ -135,6 +165,8 @@ struct Cone<'a> {
     inlined: BTreeMap<NodeId, BTreeSet<u8>>,
     leaves: BTreeSet<Value>,
     steps: usize,
+    /// True if values of 16 bits are read, but for the one that is summed.
+    reads_narrow: bool,
 }
 
 impl Cone<'_> {
@@ -161,7 +193,8 @@ impl Cone<'_> {
             };
             let read = node.inputs[i];
             let is_own = map.inputs[i] == IndexMap::identity(shape.rank());
-            if self.may_inline(read, shape) {
+            let is_read = self.reads_narrow && self.flow.graph.ty(read).dtype.size_bytes() == 2;
+            if !is_read && self.may_inline(read, shape) {
                 if !is_own {
                     return None;
                 }
@@ -225,7 +258,7 @@ fn take(flow: &mut Dataflow<'_>, found: &mut Fusions, columns: &Columns) {
 /// Two groups as one, which stands where the second does.
 fn joined(flow: &Dataflow<'_>, limit: usize, a: &Columns, b: &Columns) -> Option<Columns> {
     let id = *b.sums.last()?;
-    let same = a.shape == b.shape && a.axes == b.axes;
+    let same = a.shape == b.shape && (a.axes, a.inner) == (b.axes, b.inner);
     let is_whole = |v: &&Value| flow.graph.ty(**v).shape == a.shape;
     let shares = a.leaves.intersection(&b.leaves).filter(is_whole).count() > 0;
     let waits = |sum: &NodeId| flow.all_readers(first(*sum)).iter().all(|r| *r > id);

@@ -1,12 +1,12 @@
 //! Convolutions. The cotangent of the operand is the transposed convolution of that of the result, the other way
-//! round for transposed ones; that of the weights is a product with the windows as columns.
+//! round for transposed ones; that of the weights sums over the batch and the windows.
 
 use crate::dim::Dim;
 use crate::error::OpError;
 use crate::grad::build::numel;
 use crate::grad::{NoGradient, Ruled, Vjp};
 use crate::graph::Value;
-use crate::ops::{Conv, ConvTranspose, DotGeneral, Im2Col, Window};
+use crate::ops::{Conv, ConvTranspose, ConvWeightGrad, Im2Col, Window};
 use crate::tensor::Tensor;
 use crate::types::{Shape, TensorType};
 
@@ -86,25 +86,24 @@ fn of_weights(
     window: &Window,
     groups: usize,
 ) -> Result<Value, NoGradient> {
-    let (of_w, of_at, of_read) = (v.shape(w), v.shape(at), v.shape(read));
-    let kernel: Vec<usize> = of_w[2..].iter().filter_map(Dim::known).collect();
-    let columns = v.add(Im2Col::of(kernel, window.clone()), &[read])?;
-    let groups = Dim::Known(groups);
-    let windows = numel(&of_at[2..])?;
-    let batch = of_read[0].clone();
-    let each = of_w[0].div_exact(&groups);
-    let each = each.ok_or_else(|| NoGradient::because("its groups do not divide its channels"))?;
-    let depth = numel(&of_w[1..])?;
-    let at = v.shaped(at, [batch.clone(), groups.clone(), each, windows.clone()])?;
-    let columns = v.shaped(columns, [batch, groups, depth, windows])?;
-    let axes = DotGeneral {
-        lhs_contract: vec![0, 3],
-        rhs_contract: vec![0, 3],
-        lhs_batch: vec![1],
-        rhs_batch: vec![1],
-    };
-    let dw = v.dot_general(at, columns, axes)?;
-    Ok(v.shaped(dw, of_w)?)
+    let kernel: Vec<usize> = v.shape(w)[2..].iter().filter_map(Dim::known).collect();
+    let op = ConvWeightGrad::of(kernel, window.clone(), groups);
+    Ok(v.add(op, &[read, at])?)
+}
+
+/// A cotangent of cotangents of weights is as weights to both operands.
+pub(crate) fn conv_weight_grad(op: &ConvWeightGrad, v: &mut Vjp<'_>) -> Ruled {
+    let (x, dy, dw) = (v.x(0), v.x(1), v.dy(0)?);
+    if v.wants(0) {
+        let sizes = v.shape(x);
+        let dx = windows_added(v, dy, dw, &op.window(), op.groups, &sizes[2..])?;
+        v.give(0, dx)?;
+    }
+    if v.wants(1) {
+        let ddy = v.conv(x, dw, None, op.window(), op.groups)?;
+        v.give(1, ddy)?;
+    }
+    Ok(())
 }
 
 /// Each element of `x [N, A, windows..]` times `w [A, B / groups, taps..]`, added to what its window covers of axes of
@@ -164,10 +163,13 @@ pub(super) fn windows_added(
         let ty = v.ty(x).with_shape(shape);
         return Ok(v.filled(&ty, 0.0)?);
     }
-    let none = vec![0; sizes.len()];
-    let mut y = v.conv_transpose(x, w, None, cut, &none, groups)?;
-    for (axis, &missing) in missing.iter().enumerate() {
-        y = v.zeros_around(y, 2 + axis, 0, missing)?;
+    // What no window covers lies after the others: less than a stride of it, but for windows beyond the operand.
+    let most = window.stride.iter().zip(&window.dilation);
+    let most = most.map(|(stride, dilation)| stride.max(dilation) - 1);
+    let own: Vec<usize> = missing.iter().zip(most).map(|(n, m)| *n.min(&m)).collect();
+    let mut y = v.conv_transpose(x, w, None, cut, &own, groups)?;
+    for (axis, (&missing, own)) in missing.iter().zip(own).enumerate() {
+        y = v.zeros_around(y, 2 + axis, 0, missing - own)?;
     }
     Ok(y)
 }

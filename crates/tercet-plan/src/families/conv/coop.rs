@@ -49,7 +49,10 @@ crate::params! {
     }
 }
 
-const CONSTS: &[&str] = names![gemm_coop::CONSTS, &["GATHERS", "KD", "KH", "KW", "INNER"]];
+const CONSTS: &[&str] = names![
+    gemm_coop::CONSTS,
+    &["GATHERS", "KD", "KH", "KW", "INNER", "SPREAD"]
+];
 
 pub(super) static F16: Kernel<ConvCoopParams> = Kernel::spirv(
     "conv_coop_f16",
@@ -71,6 +74,13 @@ const MOST_TAPS: usize = 64;
 /// The least channels of a group of the result, and sums of each, that fill fragments.
 const LEAST: usize = 16;
 
+/// Windows for which laying out weights that change takes little beside the product: it reads each of them once.
+const MANY_WINDOWS: usize = 1024;
+
+/// How much longer rows take that do not begin with whole words of 16 bytes (14x14 windows of 256 channels, an H100: 36 of
+/// some 80 TFLOP/s).
+const BROKEN_ROWS: f64 = 2.0;
+
 /// How the kernel computes a convolution.
 pub(super) struct Coop {
     ty: CoopType,
@@ -78,7 +88,7 @@ pub(super) struct Coop {
     /// True if windows are gathered, of all batch entries as columns; else they are rows of B as they lie,
     /// and each entry is a product.
     gathers: bool,
-    /// True if weights are constant, with channels in whole steps: they are laid out tap by tap.
+    /// True if channels are whole steps and weights constant, or little beside the windows: they are laid out tap by tap.
     inner: bool,
     problem: GemmProblem,
     /// Products of this problem's size.
@@ -98,8 +108,38 @@ impl Coop {
         if m < LEAST || k < LEAST || taps > MOST_TAPS {
             return Ok(None);
         }
-        // Windows that are elements are rows of B.
-        let gathers = !(c.windows.are_elements() && c.x.layout.is_contiguous());
+        // Windows that are elements are rows of B; where these do not begin with whole words, gathering may take less.
+        let are_rows = c.windows.are_elements() && c.x.layout.is_contiguous();
+        let is_whole = c.windows.count.known().is_some_and(|n| n.is_multiple_of(8));
+        let ways: &[bool] = match (are_rows, is_whole) {
+            (false, _) => &[true],
+            (true, true) => &[false],
+            (true, false) => &[false, true],
+        };
+        let mut best: Option<Coop> = None;
+        for &gathers in ways {
+            let Some(coop) = Coop::way(e, c, ty, gathers)? else {
+                continue;
+            };
+            let seconds = |coop: &Coop| match coop.gathers || is_whole {
+                true => coop.seconds(e),
+                false => coop.seconds(e) * BROKEN_ROWS,
+            };
+            if best.as_ref().is_none_or(|b| seconds(&coop) < seconds(b)) {
+                best = Some(coop);
+            }
+        }
+        Ok(best)
+    }
+
+    /// How it is computed from gathered windows, or from rows.
+    fn way(
+        e: &Emit<'_>,
+        c: &Given<'_>,
+        ty: CoopType,
+        gathers: bool,
+    ) -> Result<Option<Coop>, CompileError> {
+        let (m, k) = (e.bound(&c.m)?, e.bound(&c.k)?);
         let (n, entries) = (e.bound(&c.windows.count)?, e.bound(&c.x.layout.shape()[0])?);
         let mut problem = GemmProblem {
             dtype: c.x.dtype,
@@ -112,12 +152,13 @@ impl Coop {
             true => c.op.groups,
             false => entries.saturating_mul(c.op.groups),
         };
+        let pays = e.is_constant(&c.w) || n.saturating_mul(entries) >= MANY_WINDOWS;
         let tiling = match gathers {
             true => {
                 problem.n = n.saturating_mul(entries);
                 let gathering = Gathering {
                     products,
-                    channels: c.own.known().filter(|_| e.is_constant(&c.w)),
+                    channels: c.own.known().filter(|_| pays),
                     most_parts: c.most_parts(e)?,
                 };
                 Tiling::choose_for_windows(e.caps, ty, &problem, &gathering)
@@ -130,7 +171,7 @@ impl Coop {
                 ty,
                 tiling,
                 gathers,
-                inner: gathers && c.own.known().is_some_and(whole) && e.is_constant(&c.w),
+                inner: gathers && c.own.known().is_some_and(whole) && pays,
                 problem,
                 products,
             }
@@ -232,7 +273,8 @@ impl Coop {
         let params = self.params(e, c, epilogue);
         let mut consts = gemm_coop::constants(&self.tiling, options);
         let [_, kd, kh, kw] = c.windows.consts();
-        consts.extend([u32::from(self.gathers), kd, kh, kw, u32::from(self.inner)]);
+        consts.extend([u32::from(self.gathers), kd, kh, kw]);
+        consts.extend([self.inner, c.is_spread].map(u32::from));
         let [bm, bn, _] = self.tiling.tile;
         let p = &params.product;
         let tape = e.tape();

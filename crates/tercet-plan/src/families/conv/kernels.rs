@@ -33,6 +33,12 @@ const TILES: &str = concat!(
     portable!("conv/conv_gemm.wgsl")
 );
 
+/// The same of gradients of weights.
+const WEIGHT_TILES: &str = concat!(
+    portable!("matmul/quad_tiles.wgsl"),
+    portable!("conv/conv_weights.wgsl")
+);
+
 /// Two kernels that differ in what functions of a sum they have.
 pub(super) struct Pair<P: Params> {
     plain: Kernel<P>,
@@ -122,6 +128,41 @@ pub(super) static GEMM: Gemm = Gemm {
         ARGS,
         ["AXES", "KD", "KH", "KW", "TM", "TN", "PARTS"]
     ),
+};
+
+/// The tiled product of gradients of weights, by how the cotangent is read.
+pub(super) struct WeightTiles {
+    pub(super) words: Kernel<WindowParams>,
+    pub(super) quads: Kernel<WindowParams>,
+    pub(super) half_quads: Kernel<WindowParams>,
+}
+
+impl WeightTiles {
+    pub(super) fn pick(&'static self, read: Weights) -> &'static Kernel<WindowParams> {
+        match read {
+            Weights::Words => &self.words,
+            Weights::Quads => &self.quads,
+            Weights::HalfQuads => &self.half_quads,
+        }
+    }
+}
+
+/// `weight_tiles!("name", PIECE)`: with the piece that reads quads of the cotangent.
+macro_rules! weight_tiles {
+    ($name:literal, $quads:expr) => {
+        Kernel::wgsl(
+            $name,
+            &[PRELUDE, PLAIN, SUMS, OPERANDS, $quads, WEIGHT_TILES],
+            ARGS,
+            names![OF_SUMS, &["AXES", "KD", "KH", "KW", "TM", "TN", "PARTS"]],
+        )
+    };
+}
+
+pub(super) static WEIGHTS: WeightTiles = WeightTiles {
+    words: weight_tiles!("conv_weights", portable!("conv/w_words.wgsl")),
+    quads: weight_tiles!("conv_weights_quads", portable!("conv/w_quads.wgsl")),
+    half_quads: weight_tiles!("conv_weights_half", portable!("conv/w_quads_half.wgsl")),
 };
 
 pub(super) static DEPTHWISE: Pair<WindowParams> = pair!(

@@ -1,18 +1,25 @@
 //! Transposed convolutions of floats.
 //!
-//! A product of the weights with the operand gives what each element adds through each tap, as columns in
+//! On matrices, with small strides, a product that gathers the elements that reach a result as convolutions gather windows: taps
+//! that do not reach it are 0, so that a part of one in all strides counts.
+//!
+//! Else a product of the weights with the operand gives what each element adds through each tap, as columns in
 //! F32; each result then adds up those that reach it. Where channels are few, or columns would be too
 //! large, each result sums over channels itself. Nothing is added to memory by several invocations.
+//!
+//! Those without strides are convolutions with turned weights, by a rule.
 
-use tercet_ir::ops::{ConvTranspose, Op};
+use tercet_ir::ops::{Conv, ConvTranspose, Op};
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, OpKind, Support};
 
+use super::Given;
+use super::coop::Coop;
 use super::kernels::{COL2IM, DIRECT};
 use super::windows::{WindowParams, Windows, known, product};
 use crate::caps::Caps;
 use crate::emit::{Emit, View};
 use crate::families::matmul::product_into;
-use crate::families::{Family, code, missing};
+use crate::families::{Family, code, gemm_coop, missing};
 use crate::num::Num;
 
 /// Transposed convolutions.
@@ -24,13 +31,21 @@ pub(crate) static TRANSPOSES: Family = Family {
     lower,
 };
 
+/// Results of which one has all taps of a window, along all axes: what is gathered for others is 0.
+const MOST_SPREAD: usize = 4;
+
 /// Channels of a group below which a product is not worth its columns.
 const FEW_CHANNELS: usize = 8;
 
 fn supports(_: &Graph, node: &Node, _: &Caps) -> Support {
-    match node.outputs[0].dtype.is_float() {
-        true => Support::Native,
-        false => missing("integers are convolved as columns and a product"),
+    let Op::ConvTranspose(op) = &node.op else {
+        unreachable!("invariant: a family lowers its own operators")
+    };
+    let is_spread = op.stride.iter().any(|n| *n > 1);
+    match (node.outputs[0].dtype.is_float(), is_spread) {
+        (true, true) => Support::Native,
+        (true, false) => missing("without strides it is a convolution with turned weights"),
+        (false, _) => missing("integers are convolved as columns and a product"),
     }
 }
 
@@ -48,6 +63,11 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let windows = Windows::of(&op.window(), &kernel, out);
     let own = x.layout.shape()[1].div_exact(&Dim::Known(op.groups));
     let own = own.unwrap_or_else(|| unreachable!("invariant: groups divide channels"));
+    if op.stride.iter().product::<usize>() <= MOST_SPREAD
+        && on_matrices(e, op, [&x, &w, &y], bias.as_ref())?
+    {
+        return Ok(());
+    }
     let mut params = windows.params(e, &x);
     params.groups = Num::Const(op.groups as i64);
     params.m = e.num(&w.layout.shape()[1]);
@@ -76,6 +96,58 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         }
     }
     Ok(())
+}
+
+/// Emits it as a product on matrices that gathers; false where the device has none, or they do not take it.
+fn on_matrices(
+    e: &mut Emit<'_>,
+    op: &ConvTranspose,
+    [x, w, y]: [&View; 3],
+    bias: Option<&View>,
+) -> Result<bool, CompileError> {
+    if gemm_coop::type_of(x.dtype).is_none_or(|ty| e.caps.coop.iter().all(|c| c.ty != ty)) {
+        return Ok(false);
+    }
+    let shape = w.layout.shape().to_vec();
+    let groups = Dim::Known(op.groups);
+    let (Some(own), kernel) = (shape[0].div_exact(&groups), &shape[2..]) else {
+        return Ok(false);
+    };
+    let taps: Vec<usize> = kernel.iter().map(known).collect();
+    let apart = [&[groups, own.clone(), shape[1].clone()], kernel].concat();
+    let Some(apart) = w.layout.reshape(&apart) else {
+        unreachable!("invariant: dense views reshape")
+    };
+    let turn: Vec<usize> = [0, 2, 1].into_iter().chain(3..3 + taps.len()).collect();
+    let turned = View {
+        layout: apart.transpose(&turn),
+        ..w.clone()
+    };
+    let conv = Conv::of(op.window(), op.groups, None);
+    let mut given = Given {
+        op: &conv,
+        windows: Windows::of(&op.window(), &taps, y.layout.shape()[2..].to_vec()),
+        x: x.clone(),
+        k: product(&[&[own.clone()], kernel].concat()),
+        m: shape[1].clone(),
+        own: own.clone(),
+        w: turned,
+        bias: bias.cloned(),
+        y: y.clone(),
+        is_spread: true,
+    };
+    let Some(coop) = Coop::of(e, &given)? else {
+        return Ok(false);
+    };
+    let turned = e.dense(&given.w)?;
+    let rows = [&[y.layout.shape()[1].clone(), own], kernel].concat();
+    let layout = turned.layout.reshape(&rows);
+    given.w = View {
+        layout: layout.unwrap_or_else(|| unreachable!("invariant: dense views reshape")),
+        ..turned
+    };
+    coop.dispatch(e, &given)?;
+    Ok(true)
 }
 
 /// What each element adds through each tap: `[N, groups, O / groups taps, elements]` in F32; none where

@@ -23,6 +23,12 @@ const TAIL: &str = ":tail";
 /// Parts of `k` that are tried for windows.
 const WINDOW_SPLITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 12];
 
+/// Parts of `k` that are tried for gradients of weights, whose `k` is long and whose results are few.
+const WEIGHT_SPLITS: &[u32] = &[1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+
+/// The bytes of a column in `weights.glsl`.
+const COLUMN_BYTES: u32 = 8;
+
 /// The bytes of `tap_steps` in `windows.glsl`.
 const TAPS_BYTES: u32 = 256;
 
@@ -205,6 +211,36 @@ impl Tiling {
         });
         let least = costs.min_by(|(_, s), (_, t)| s.total_cmp(t));
         least.map(|(t, _)| t)
+    }
+
+    /// The tiling of subgroups for gradients of weights: `gathers` says whether windows are gathered, else both sides are
+    /// rows of `k`.
+    pub(crate) fn choose_for_weights(
+        caps: &Caps,
+        ty: CoopType,
+        problem: &GemmProblem,
+        gathers: bool,
+        gathering: &Gathering,
+    ) -> Option<(Tiling, f64)> {
+        let work = Work::of(&caps.device, problem, gathering.products);
+        let rates = &caps.device.rates.matrices;
+        let divisions = match gathers {
+            true => rates.windows,
+            false => rates.divisions,
+        };
+        let modelled = Tiling::divided(caps, ty, divisions).into_iter();
+        let able = |t: &Tiling| {
+            let [_, bn, bk] = t.tile;
+            let fits = t.shared_bytes(!gathers) + COLUMN_BYTES * bn <= caps.workgroup_bytes;
+            let has_lines = !gathers || t.threads().is_multiple_of(bk);
+            t.stages == 1 && bk <= 4 * t.fragment[2] && fits && has_lines
+        };
+        let costs = modelled.filter(|(t, _)| able(t)).flat_map(|(t, rate)| {
+            let all = t.parts_of(problem, WEIGHT_SPLITS);
+            let all = all.filter(|t| t.splits == 1 || t.splits <= gathering.most_parts);
+            all.map(move |t| (t, work.window_cost(&t, rate) / rates.per_s))
+        });
+        costs.min_by(|(_, s), (_, t)| s.total_cmp(t))
     }
 }
 

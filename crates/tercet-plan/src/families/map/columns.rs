@@ -3,13 +3,15 @@
 //! A workgroup takes a strip of rows of some columns: invocations beside each other have vectors of columns beside each
 //! other, and every so many rows. Strips are added by the reduction of a matrix with a row for each.
 //!
-//! Next: `columns_text.rs` for the text of the kernel, `fusions/columns.rs` for what is taken together.
+//! Next: `channels.rs` for sums over leading and last axes, `columns_text.rs` for the text of the kernel, `fusions/columns.rs`
+//! for what is taken together.
 
 use tercet_ir::ops::{IndexMap, Op, ReduceFn};
 use tercet_ir::{CompileError, DType, Dim, Value};
 
 use super::body::{Body, Source, Steps};
-use super::columns_text::ColumnKernel;
+use super::channels;
+use super::columns_text::{Around, ColumnKernel};
 use super::operand::{Coordinates, Operand};
 use super::text::{Kernel, Read, Step};
 use super::vector::{self, Vectors};
@@ -32,20 +34,12 @@ const FEWEST_ROWS: usize = 16;
 /// # Errors
 /// [`CompileError`] when a result is too large.
 pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, CompileError> {
+    if group.inner > 0 {
+        return channels::lower(e, group);
+    }
     let (lead, kept) = group.shape.split_at(group.axes);
     let (rows, columns) = (product(lead), product(kept));
-    let mut body = Body::new(&group.shape, None);
-    for (&id, ports) in &group.inlined {
-        let done = body.map(e, id, Part::Elements, |port| ports.contains(&port));
-        debug_assert!(done.is_some(), "invariant: it reads others as they are");
-    }
-    let straight = IndexMap::identity(group.shape.rank());
-    let sums = group.sums.iter().map(|sum| {
-        let of = e.graph.node(*sum).inputs[0];
-        let source = body.source(e, of, &straight);
-        source.unwrap_or_else(|| unreachable!("invariant: what is summed has a step"))
-    });
-    let sums: Vec<Source> = sums.collect();
+    let (body, sums) = given(e, group);
     let operands: Vec<&Operand> = body.operands.iter().collect();
     let coordinates = Coordinates::of(e, &group.shape, &operands);
     let columns_num = e.num(&columns);
@@ -96,7 +90,7 @@ pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
         steps: Steps(&body.steps),
         sums: &sums,
         vectors,
-        beside,
+        around: Around::Beside(beside),
         first_word,
     };
     let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
@@ -111,8 +105,25 @@ pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
     added(e, group, &partial, rows_num)
 }
 
+/// The steps of what is summed, and what of them each sum takes.
+pub(super) fn given(e: &mut Emit<'_>, group: &Columns) -> (Body, Vec<Source>) {
+    let mut body = Body::new(&group.shape, None);
+    for (&id, ports) in &group.inlined {
+        let done = body.map(e, id, Part::Elements, |port| ports.contains(&port));
+        debug_assert!(done.is_some(), "invariant: it reads others as they are");
+    }
+    let straight = IndexMap::identity(group.shape.rank());
+    let sums = group.sums.iter().map(|sum| {
+        let of = e.graph.node(*sum).inputs[0];
+        let source = body.source(e, of, &straight);
+        source.unwrap_or_else(|| unreachable!("invariant: what is summed has a step"))
+    });
+    let sums = sums.collect();
+    (body, sums)
+}
+
 /// The sums of strips, put together.
-fn added(
+pub(super) fn added(
     e: &mut Emit<'_>,
     group: &Columns,
     partial: &[View],

@@ -26,10 +26,19 @@ pub(super) struct ColumnKernel<'m> {
     /// What is summed.
     pub(super) sums: &'m [Source],
     pub(super) vectors: Vectors,
-    /// Invocations on one row.
-    pub(super) beside: u32,
-    /// The first of five words: rows, vectors of a row, rows of a strip, groups across a row, strips.
+    pub(super) around: Around,
+    /// The first of five words: rows, vectors of a row, rows of a strip, groups across a row, strips. Of channels: vectors of a
+    /// channel, those that lie together, those of a strip, channels, strips.
     pub(super) first_word: usize,
+}
+
+/// What lies around the axes that stay.
+#[derive(Clone, Copy)]
+pub(super) enum Around {
+    /// Rows; so many invocations are on one row.
+    Beside(u32),
+    /// Axes before and after: a workgroup is on one channel.
+    Channels,
 }
 
 impl ColumnKernel<'_> {
@@ -37,12 +46,15 @@ impl ColumnKernel<'_> {
     pub(super) fn name(&self) -> String {
         let from: Vec<&str> = self.map.reads.iter().map(|r| r.dtype.name()).collect();
         let steps = self.steps.0.iter().filter(|s| !s.is_constant()).count();
+        let (what, over) = match self.around {
+            Around::Beside(beside) => ("columns", format!(" over {beside}")),
+            Around::Channels => ("channels", String::new()),
+        };
         format!(
-            "columns {} sums of {steps} steps {} by {} over {}",
+            "{what} {} sums of {steps} steps {} by {}{over}",
             self.sums.len(),
             from.join(","),
             self.vectors.elements,
-            self.beside
         )
     }
 
@@ -63,7 +75,10 @@ impl ColumnKernel<'_> {
         text += &self.map.operand_struct(&self.vectors);
         text += &self.map.load(&self.vectors);
         text += &functions;
-        text + &self.main(&zero)
+        text + &match self.around {
+            Around::Beside(beside) => self.main(&zero, beside),
+            Around::Channels => self.main_of_channels(&zero),
+        }
     }
 
     /// What an element gives, and what those of a vector give.
@@ -113,15 +128,12 @@ impl ColumnKernel<'_> {
         text
     }
 
-    fn main(&self, zero: &str) -> String {
+    fn main(&self, zero: &str, beside: u32) -> String {
         let [rows, units, strip, across, strips] =
             [0, 1, 2, 3, 4].map(|i| word(self.first_word + i));
-        let (beside, deep) = (self.beside, GROUP / self.beside);
+        let deep = GROUP / beside;
         let n = self.vectors.elements;
-        let each = |line: &dyn Fn(usize, u32) -> String| -> String {
-            let all = (0..self.sums.len()).flat_map(|i| (0..n).map(move |k| (i, k)));
-            all.map(|(i, k)| line(i, k)).collect()
-        };
+        let each = |line: &dyn Fn(usize, u32) -> String| self.each(line);
         let sums = each(&|i, k| format!("    var t{i}_{k} = 0.0;\n"));
         let mut loads = String::new();
         let mut adds = String::new();
@@ -167,6 +179,73 @@ impl ColumnKernel<'_> {
                  let at = (part * units + unit) * {n}u;\n\
              {totals}}}\n",
             TURNS * deep
+        )
+    }
+
+    /// A line for each sum and element of a vector.
+    fn each(&self, line: &dyn Fn(usize, u32) -> String) -> String {
+        let n = self.vectors.elements;
+        let all = (0..self.sums.len()).flat_map(|i| (0..n).map(move |k| (i, k)));
+        all.map(|(i, k)| line(i, k)).collect()
+    }
+
+    /// A workgroup takes a strip of what one channel has before and after it.
+    fn main_of_channels(&self, zero: &str) -> String {
+        let [vectors, together, strip, channels, strips] =
+            [0, 1, 2, 3, 4].map(|i| word(self.first_word + i));
+        let n = self.vectors.elements;
+        let sums = self.each(&|i, k| format!("    var t{i}_{k} = 0.0;\n"));
+        let mut loads = String::new();
+        let mut adds = String::new();
+        for t in 0..TURNS {
+            let at = format!("at + {}u", t * GROUP);
+            loads += &format!("        let h{t} = map_load(vector_of({at}, channel));\n");
+            let add = self.each(&|i, k| format!("            t{i}_{k} += all[{k}].a{i};\n"));
+            adds += &format!(
+                "        if ({at} < end) {{\n            let all = given(h{t});\n{add}        }}\n"
+            );
+        }
+        let totals = (0..self.sums.len()).map(|i| {
+            let own: Vec<String> = (0..n).map(|k| format!("t{i}_{k}")).collect();
+            format!(
+                "    let s{i} = total(index, {});\n    \
+                 if (index == 0u && part < {strips}) {{\n        \
+                 y{i}[part * {channels} + channel] = bitcast<u32>(s{i});\n    }}\n",
+                own.join(" + ")
+            )
+        });
+        let totals: String = totals.collect();
+        let halves = (0..GROUP.ilog2()).rev().map(|bit| {
+            let half = 1 << bit;
+            format!(
+                "    if (index < {half}u) {{\n        pool[index] += pool[index + {half}u];\n    }}\n    \
+                 workgroupBarrier();\n"
+            )
+        });
+        let halves: String = halves.collect();
+        format!(
+            "var<workgroup> pool: array<f32, {GROUP}>;\n\
+             fn total(index: u32, x: f32) -> f32 {{\n    workgroupBarrier();\n    pool[index] = x;\n    \
+             workgroupBarrier();\n    \
+{halves}    return pool[0];\n}}\n\
+             fn vector_of(at: u32, channel: u32) -> u32 {{\n    \
+             let i = min(at, {vectors} - 1u);\n    let entry = i / {together};\n    \
+             return (entry * {channels} + channel) * {together} + i - entry * {together};\n}}\n\
+             \n@compute @workgroup_size({GROUP})\n\
+             fn main(\n    \
+                 @builtin(workgroup_id) group: vec3<u32>,\n    \
+                 @builtin(num_workgroups) groups: vec3<u32>,\n    \
+                 @builtin(local_invocation_index) index: u32,\n\
+             ) {{\n{zero}    \
+                 let flat = flat_group(group, groups);\n    \
+                 let channel = flat % {channels};\n    \
+                 let part = flat / {channels};\n    \
+                 let end = min((part + 1u) * {strip}, {vectors});\n\
+             {sums}    \
+                 for (var at = part * {strip} + index; at < end; at += {}u) {{\n\
+             {loads}{adds}    }}\n\
+             {totals}}}\n",
+            TURNS * GROUP
         )
     }
 }

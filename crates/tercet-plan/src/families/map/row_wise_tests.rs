@@ -159,3 +159,21 @@ fn attention_backwards_in_f16_has_no_scores_where_there_are_matrices() {
     assert_eq!(count("attention_grad_keys"), 1, "{names:#?}");
     assert_eq!(count("gemm"), 0, "{names:#?}");
 }
+
+#[test]
+fn statistics_of_channels_are_sums_of_what_is_in_16_bits() {
+    for caps in [Caps::browser(), Caps::h200()] {
+        let x = Type::new(DType::F16, [8, 16, 14, 14]);
+        let gain = || Type::new(DType::F32, [16]);
+        let p = backward(&caps, &[x, gain(), gain()], 3, |g, v| {
+            let normed = g.batch_statistics_norm(v[0], v[1], v[2], 1e-5)?;
+            Ok(normed.y)
+        });
+        let names = names(&p);
+        assert!(count(&names, "channels") >= 4, "{names:#?}");
+        let of_channels = names.iter().filter(|n| n.starts_with("channels"));
+        let leaves = of_channels.map(|n| n.split(' ').nth(6).unwrap_or_default());
+        assert!(leaves.clone().all(|l| l.starts_with("f16")), "{names:#?}");
+        assert_eq!(count(&names, "map cast f16->f32"), 0, "{names:#?}");
+    }
+}

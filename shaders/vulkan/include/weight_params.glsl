@@ -1,0 +1,24 @@
+    // Windows on three spatial axes of x: see weights.glsl. Entries are span lines of k apart.
+    uint windows;
+    uint span;
+    uint x_channel;
+    uint x_deep;
+    uint x_row;
+    uint x_col;
+    uint tap_d;
+    uint tap_h;
+    uint tap_w;
+    uint size_d;
+    uint size_h;
+    uint size_w;
+    uint out_h;
+    uint out_w;
+    uint stride_d;
+    uint stride_h;
+    uint stride_w;
+    uint dilation_d;
+    uint dilation_h;
+    uint dilation_w;
+    uint pad_d;
+    uint pad_h;
+    uint pad_w;
