@@ -83,6 +83,18 @@ impl Digits {
         _mm256_set1_epi32(at.cast::<i32>().read_unaligned())
     }
 
+    /// Adds products of codes and digits to sums of pairs.
+    ///
+    /// # Safety
+    /// As [`Self::quad`].
+    #[inline(always)]
+    unsafe fn products(self, sums: &mut [__m256i; 3], codes: __m256i, g: usize, quad: usize) {
+        for plane in 0..3 {
+            let pairs = _mm256_maddubs_epi16(codes, self.quad(g, plane, quad));
+            sums[plane] = _mm256_add_epi16(sums[plane], pairs);
+        }
+    }
+
     /// # Safety
     /// There is another tile, or this was the last.
     #[inline(always)]
@@ -101,19 +113,43 @@ unsafe fn word(p: *const u8, i: usize) -> __m256i {
     _mm256_loadu_si256(p.add(WORD * i).cast())
 }
 
-/// Byte `i` of each lane, unsigned: twice in 16 bits, or once in 32.
+/// Where byte `i` of each lane goes: to both halves of 16 bits, upper bytes where `UPPER`.
+const fn places<const UPPER: bool>() -> [[u8; WORD]; 4] {
+    // Beyond 127: zero.
+    let mut places = [[255; WORD]; 4];
+    let mut i = 0;
+    while i < 4 {
+        let mut lane = 0;
+        while lane < 8 {
+            let at = 4 * lane + UPPER as usize;
+            places[i][at] = (4 * (lane % 4) + i) as u8;
+            places[i][at + 2] = places[i][at];
+            lane += 1;
+        }
+        i += 1;
+    }
+    places
+}
+
+static LOWER: [[u8; WORD]; 4] = places::<false>();
+static UPPER: [[u8; WORD]; 4] = places::<true>();
+
+/// Byte `i` of each lane, unsigned, in both of its halves.
 ///
 /// # Safety
 /// Needs AVX2.
 #[inline(always)]
-unsafe fn byte_of(v: __m256i, i: usize, twice: bool) -> __m256i {
-    let each = |lane: i8| {
-        let byte = 4 * lane + i as i8;
-        let again = if twice { byte } else { -1 };
-        i32::from_le_bytes([byte, -1, again, -1].map(|b| b as u8))
-    };
-    let four = _mm_setr_epi32(each(0), each(1), each(2), each(3));
-    _mm256_shuffle_epi8(v, _mm256_broadcastsi128_si256(four))
+unsafe fn unsigned(v: __m256i, i: usize) -> __m256i {
+    _mm256_shuffle_epi8(v, word(LOWER[i].as_ptr(), 0))
+}
+
+/// Byte `i` of each lane, signed, in both of its halves.
+///
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+unsafe fn signed(v: __m256i, i: usize) -> __m256i {
+    _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(v, word(UPPER[i].as_ptr(), 0)))
 }
 
 /// # Safety
@@ -163,9 +199,11 @@ unsafe fn by_32<const BITS: usize>(mut x: Digits, mut b: *const u8, tiles: usize
         let mut below = Avx2::splat(0.0);
         for pair in 0..4 {
             let g = 2 * pair;
-            let s = [0, 1].map(|i| byte_of(scales[pair / 2], (g + i) % 4, true));
+            let low_scale = unsigned(scales[pair / 2], g % 4);
+            let high_scale = unsigned(scales[pair / 2], g % 4 + 1);
             for part in 0..8 / at_once {
-                let mut acc = [[_mm256_setzero_si256(); 2]; 3];
+                let mut low_sums = [_mm256_setzero_si256(); 3];
+                let mut high_sums = [_mm256_setzero_si256(); 3];
                 for quad in at_once * part..at_once * (part + 1) {
                     let q = word(b, codes + 8 * pair + quad);
                     let mut low = and(q, 15);
@@ -176,26 +214,20 @@ unsafe fn by_32<const BITS: usize>(mut x: Digits, mut b: *const u8, tiles: usize
                         low = _mm256_or_si256(low, and(_mm256_slli_epi16::<4>(h), 16));
                         high = _mm256_or_si256(high, and(_mm256_slli_epi16::<3>(h), 16));
                     }
-                    for plane in 0..3 {
-                        let to = &mut acc[plane];
-                        let l = _mm256_maddubs_epi16(low, x.quad(g, plane, quad));
-                        let h = _mm256_maddubs_epi16(high, x.quad(g + 1, plane, quad));
-                        // At most 8 * 2 * 15 * 128, or 4 * 2 * 31 * 128.
-                        to[0] = _mm256_add_epi16(to[0], l);
-                        to[1] = _mm256_add_epi16(to[1], h);
-                    }
+                    // At most 8 * 2 * 15 * 128, or 4 * 2 * 31 * 128.
+                    x.products(&mut low_sums, low, g, quad);
+                    x.products(&mut high_sums, high, g + 1, quad);
                 }
                 for plane in 0..3 {
-                    for i in 0..2 {
-                        let by_scale = _mm256_madd_epi16(acc[plane][i], s[i]);
-                        sums[plane] = _mm256_add_epi32(sums[plane], by_scale);
-                    }
+                    let low = _mm256_madd_epi16(low_sums[plane], low_scale);
+                    let high = _mm256_madd_epi16(high_sums[plane], high_scale);
+                    sums[plane] = _mm256_add_epi32(sums[plane], _mm256_add_epi32(low, high));
                 }
             }
             for i in 0..2 {
-                let m = byte_of(mins[pair / 2], (g + i) % 4, false);
-                let all = Avx2::splat(*x.sums32.add(g + i));
-                below = Avx2::fma(_mm256_cvtepi32_ps(m), all, below);
+                let m = unsigned(mins[pair / 2], g % 4 + i);
+                let m = _mm256_cvtepi32_ps(_mm256_srli_epi32::<16>(m));
+                below = Avx2::fma(m, Avx2::splat(*x.sums32.add(g + i)), below);
             }
         }
         // Halves of each lane: the scale of scales, and that of offsets.
@@ -230,27 +262,26 @@ unsafe fn q6_k(mut x: Digits, mut b: *const u8, tiles: usize) -> __m256 {
         let mut s = [_mm256_setzero_si256(); 16];
         let mut center = Avx2::splat(0.0);
         for i in 0..16 {
-            // Signed: from the upper bytes of halves.
-            let each = byte_of(word(b, scales + i / 4), i % 4, true);
-            s[i] = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(each));
+            s[i] = signed(word(b, scales + i / 4), i % 4);
             let each = _mm256_cvtepi32_ps(_mm256_srai_epi32::<16>(s[i]));
             center = Avx2::fma(each, Avx2::splat(*x.sums16.add(i)), center);
         }
         let mut sums = [_mm256_setzero_si256(); 3];
         for half in 0..2 {
             for quad in (0..8).step_by(2) {
-                let codes = [quad, quad + 1].map(|quad| {
-                    let (l0, l1) = (word(b, 16 * half + quad), word(b, 16 * half + 8 + quad));
-                    six_bits(l0, l1, word(b, upper + 8 * half + quad))
-                });
+                let at = 16 * half + quad;
+                let h = word(b, upper + 8 * half + quad);
+                let first = six_bits(word(b, at), word(b, at + 8), h);
+                let h = word(b, upper + 8 * half + quad + 1);
+                let second = six_bits(word(b, at + 1), word(b, at + 9), h);
                 for i in 0..4 {
                     let g = 4 * half + i;
+                    // At most 2 * 2 * 63 * 128.
+                    let mut pairs = [_mm256_setzero_si256(); 3];
+                    x.products(&mut pairs, first[i], g, quad);
+                    x.products(&mut pairs, second[i], g, quad + 1);
                     for plane in 0..3 {
-                        let a = _mm256_maddubs_epi16(codes[0][i], x.quad(g, plane, quad));
-                        let b = _mm256_maddubs_epi16(codes[1][i], x.quad(g, plane, quad + 1));
-                        // At most 2 * 2 * 63 * 128.
-                        let both = _mm256_add_epi16(a, b);
-                        let by_scale = _mm256_madd_epi16(both, s[2 * g + quad / 4]);
+                        let by_scale = _mm256_madd_epi16(pairs[plane], s[2 * g + quad / 4]);
                         sums[plane] = _mm256_add_epi32(sums[plane], by_scale);
                     }
                 }
