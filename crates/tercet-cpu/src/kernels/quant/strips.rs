@@ -191,6 +191,7 @@ enum Way {
 /// The machine has AVX2; `rows` is valid for eight blocks, `tile` for their bytes, each for what the way does to it; a block has at
 /// least eight words.
 #[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
 unsafe fn turn(rows: Side, tile: *mut u8, block: usize, way: Way) {
     let words = block / 4;
     let mut word = 0;
