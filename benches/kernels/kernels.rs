@@ -16,7 +16,7 @@ use tercet_cpu::kernels::attention::{
 use tercet_cpu::kernels::gemm::{
     Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_scratch_len, pack_b, packed_b_len,
 };
-use tercet_cpu::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
+use tercet_cpu::kernels::quant::{Arrangement, QuantView, quant_matmul, quant_matmul_scratch_len};
 use tercet_cpu::kernels::{SimdLevel, Threads, vmath};
 use tercet_ir::Scheme;
 
@@ -185,6 +185,7 @@ fn quantised(c: &mut Criterion) {
                 bytes: &bytes,
                 n,
                 k,
+                arrangement: Arrangement::Rows,
             };
             let mut scratch = vec![0.0; quant_matmul_scratch_len(level, threads, m, k)];
             group.throughput(if m == 128 {

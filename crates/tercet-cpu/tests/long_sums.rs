@@ -7,7 +7,7 @@ use tercet_cpu::kernels::attention::{
 };
 use tercet_cpu::kernels::conv::{ConvShape, Weights, Windows, conv, conv_scratch_len};
 use tercet_cpu::kernels::gemm::{self, Activation, Epilogue, MatView};
-use tercet_cpu::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
+use tercet_cpu::kernels::quant::{Arrangement, QuantView, quant_matmul, quant_matmul_scratch_len};
 use tercet_cpu::kernels::{SimdLevel, Threads};
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::{DType, Scheme};
@@ -143,6 +143,7 @@ fn halves(level: SimdLevel, x: MatView<'_>, w: &[f32], y: &mut [f32]) {
         bytes: &bytes,
         n: N,
         k: K,
+        arrangement: Arrangement::Rows,
     };
     let mut scratch = vec![0.0; quant_matmul_scratch_len(level, Threads::Serial, x.rows, K)];
     quant_matmul(

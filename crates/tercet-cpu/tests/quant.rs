@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet_cpu::kernels::gemm::{Activation, Epilogue, MatView};
-use tercet_cpu::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
+use tercet_cpu::kernels::quant::{
+    Arrangement, QuantView, pack_strips, quant_matmul, quant_matmul_scratch_len, strips_pay,
+    strips_scratch_len,
+};
 use tercet_cpu::kernels::{SimdLevel, Threads};
 use tercet_ir::case::Fill;
 use tercet_ir::{Scheme, TensorType};
@@ -14,6 +17,41 @@ fn blocks(scheme: Scheme, count: usize) -> Vec<u8> {
     Fill::Blocks(scheme).tensor("blocks", ty).bytes().to_vec()
 }
 
+/// `x W^T` on one thread, with weights as strips; none where no row gains by that.
+fn from_strips(
+    level: SimdLevel,
+    w: QuantView<'_>,
+    x: MatView<'_>,
+    epilogue: &Epilogue<'_>,
+) -> Option<Vec<f32>> {
+    if !strips_pay(level, w.scheme) {
+        return None;
+    }
+    let mut runs = [Threads::Serial, Threads::Pool].map(|threads| {
+        let mut bytes = vec![0; w.bytes.len()];
+        pack_strips(level, threads, &w, &mut bytes);
+        let w = QuantView {
+            bytes: &bytes,
+            arrangement: Arrangement::Strips,
+            ..w
+        };
+        let len = quant_matmul_scratch_len(level, threads, x.rows, w.k);
+        let len = len.max(strips_scratch_len(w.scheme, threads.count(), w.k));
+        let (mut y, mut scratch) = (vec![0.0; x.rows * w.n], vec![0.0; len]);
+        quant_matmul(level, threads, x, w, &mut y, w.n, epilogue, &mut scratch);
+        y
+    });
+    let [serial, pool] = &mut runs;
+    assert!(
+        serial
+            .iter()
+            .zip(&*pool)
+            .all(|(a, b)| a.to_bits() == b.to_bits()),
+        "the result depends on the threads"
+    );
+    Some(std::mem::take(serial))
+}
+
 #[test]
 fn products_from_blocks_agree_with_f64() {
     for &scheme in Scheme::ALL {
@@ -23,7 +61,17 @@ fn products_from_blocks_agree_with_f64() {
             &[0, 256, 512]
         };
         for &k in ks {
-            for (m, n) in [(0, 3), (1, 0), (1, 1), (1, 37), (3, 17), (5, 70), (30, 65)] {
+            for (m, n) in [
+                (0, 3),
+                (1, 0),
+                (1, 1),
+                (1, 37),
+                (1, 64),
+                (3, 17),
+                (5, 70),
+                (8, 5),
+                (30, 65),
+            ] {
                 let bytes = blocks(scheme, n * k / scheme.block_len());
                 let mut weights = vec![0.0; n * k];
                 scheme.dequantize(&bytes, &mut weights).unwrap();
@@ -46,13 +94,21 @@ fn products_from_blocks_agree_with_f64() {
                             bytes: &bytes,
                             n,
                             k,
+                            arrangement: Arrangement::Rows,
                         };
                         let view = MatView::row_major(&x, m, k);
                         quant_matmul(level, threads, view, w, &mut y, n, &epilogue, &mut scratch);
-                        runs.push(y);
+                        let strips = from_strips(level, w, view, &epilogue);
+                        runs.push((y, strips));
                     }
                     assert_eq!(runs[0], runs[1], "the result depends on the threads");
-                    for (at, got) in runs[0].iter().enumerate() {
+                    let (rows, strips) = runs.swap_remove(0);
+                    if let (true, Some(strips)) = (m > 1, &strips) {
+                        assert_eq!(&rows, strips, "several rows depend on how weights lie");
+                    }
+                    let all = rows.iter().enumerate();
+                    let all = all.chain(strips.iter().flatten().enumerate());
+                    for (at, got) in all {
                         let (i, j) = (at / n, at % n);
                         let terms =
                             (0..k).map(|p| f64::from(x[i * k + p]) * f64::from(weights[j * k + p]));
@@ -112,6 +168,7 @@ fn one_row_of_any_magnitude() {
                 bytes: &bytes,
                 n: N,
                 k: K,
+                arrangement: Arrangement::Rows,
             };
             let mut y = vec![0.0; N];
             let mut scratch = vec![0.0; quant_matmul_scratch_len(level, Threads::Serial, 1, K)];
@@ -126,12 +183,16 @@ fn one_row_of_any_magnitude() {
                 &none,
                 &mut scratch,
             );
-            y
+            [Some(y), from_strips(level, w, view, &none)]
         };
         for (name, element) in ROWS {
             let x: Vec<f32> = (0..K).map(element).collect();
             for &level in SimdLevel::available() {
-                for (j, got) in run(level, &x).into_iter().enumerate() {
+                for (j, got) in run(level, &x)
+                    .into_iter()
+                    .flatten()
+                    .flat_map(|y| y.into_iter().enumerate())
+                {
                     // An element is off by half a unit of the greatest of its 256, and sums as floats are.
                     let (mut sum, mut size) = (0.0, 0.0);
                     for (x, w) in x.chunks(256).zip(weights[j * K..][..K].chunks(256)) {
@@ -153,7 +214,11 @@ fn one_row_of_any_magnitude() {
             let mut x = vec![1.0; K];
             x[300] = odd;
             for &level in SimdLevel::available() {
-                for (j, got) in run(level, &x).into_iter().enumerate() {
+                for (j, got) in run(level, &x)
+                    .into_iter()
+                    .flatten()
+                    .flat_map(|y| y.into_iter().enumerate())
+                {
                     let want = x.iter().zip(&weights[j * K..]);
                     let want = want
                         .map(|(x, w)| f64::from(*x) * f64::from(*w))

@@ -4,8 +4,8 @@
 use tercet_cpu::CpuBackend;
 use tercet_cpu::kernels::gemm::{Activation, Epilogue, MatView};
 use tercet_cpu::kernels::quant::{
-    QuantView, quant_matmul, quant_matmul_rounded, quant_matmul_scratch_len, rounded_scratch_len,
-    rounding_pays,
+    Arrangement, QuantView, pack_strips, quant_matmul, quant_matmul_rounded,
+    quant_matmul_scratch_len, rounded_scratch_len, rounding_pays, strips_pay, strips_scratch_len,
 };
 use tercet_cpu::kernels::{SimdLevel, Threads};
 use tercet_ir::case::Fill;
@@ -48,6 +48,7 @@ impl Weights {
             bytes: &self.bytes,
             n: self.n,
             k: self.k,
+            arrangement: Arrangement::Rows,
         }
     }
 
@@ -59,6 +60,22 @@ impl Weights {
         let (mut y, mut scratch) = (vec![f32::NAN; m * n], vec![0.0; len]);
         let x = MatView::row_major(x, m, k);
         quant_matmul_rounded(level, threads, x, self.view(), &mut y, n, e, &mut scratch);
+        if strips_pay(level, self.scheme) {
+            let mut bytes = vec![0; self.bytes.len()];
+            pack_strips(level, threads, &self.view(), &mut bytes);
+            let w = QuantView {
+                bytes: &bytes,
+                arrangement: Arrangement::Strips,
+                ..self.view()
+            };
+            let len = len.max(strips_scratch_len(self.scheme, threads.count(), k));
+            let (mut strips, mut scratch) = (vec![f32::NAN; m * n], vec![0.0; len]);
+            quant_matmul_rounded(level, threads, x, w, &mut strips, n, e, &mut scratch);
+            if m > 1 {
+                let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&strips), bits(&y), "results depend on how weights lie");
+            }
+        }
         y
     }
 

@@ -113,7 +113,7 @@ const UNARY: &[Row] = &[
                 x * 0.5 * erfc(-x / std::f64::consts::SQRT_2)
             }
         },
-        1.0,
+        2.5,
     ),
     ("erf", vmath::erf, erf, 2.0),
     (

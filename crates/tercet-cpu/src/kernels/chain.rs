@@ -7,6 +7,8 @@
 //! Each step gives the bits that the function of [`super::vmath`] gives: nothing is contracted or
 //! reordered.
 
+use smallvec::SmallVec;
+
 use super::SimdLevel;
 use super::simd::{Simd, simd_dispatch};
 use super::vmath::scalar;
@@ -59,6 +61,46 @@ pub enum Action {
     Min(Source, Source),
     /// `a * b + c` with one rounding.
     Fma(Source, Source, Source),
+}
+
+impl Action {
+    /// The same of other operands.
+    fn of(self, f: impl Fn(Source) -> Source) -> Action {
+        match self {
+            Action::Copy(a) => Action::Copy(f(a)),
+            Action::Relu(a) => Action::Relu(f(a)),
+            Action::Abs(a) => Action::Abs(f(a)),
+            Action::Neg(a) => Action::Neg(f(a)),
+            Action::Whole(a) => Action::Whole(f(a)),
+            Action::Call(function, a) => Action::Call(function, f(a)),
+            Action::Add(a, b) => Action::Add(f(a), f(b)),
+            Action::Sub(a, b) => Action::Sub(f(a), f(b)),
+            Action::Mul(a, b) => Action::Mul(f(a), f(b)),
+            Action::Div(a, b) => Action::Div(f(a), f(b)),
+            Action::Max(a, b) => Action::Max(f(a), f(b)),
+            Action::Min(a, b) => Action::Min(f(a), f(b)),
+            Action::Fma(a, b, c) => Action::Fma(f(a), f(b), f(c)),
+        }
+    }
+
+    fn has_constants_only(self) -> bool {
+        let is = |s| matches!(s, Source::Const(_));
+        match self {
+            Action::Copy(a)
+            | Action::Relu(a)
+            | Action::Abs(a)
+            | Action::Neg(a)
+            | Action::Whole(a)
+            | Action::Call(_, a) => is(a),
+            Action::Add(a, b)
+            | Action::Sub(a, b)
+            | Action::Mul(a, b)
+            | Action::Div(a, b)
+            | Action::Max(a, b)
+            | Action::Min(a, b) => is(a) && is(b),
+            Action::Fma(a, b, c) => is(a) && is(b) && is(c),
+        }
+    }
 }
 
 /// One step.
@@ -154,6 +196,7 @@ unsafe fn body<S: Simd>(
 ) {
     let len = outs.first().map_or(0, |o| o.len());
     let (held, tiles) = scratch.split_at_mut(outs.len() * TILE);
+    let steps = &settled::<S>(level, steps, inputs, tiles.len() / TILE);
     for from in (0..len).step_by(TILE) {
         let n = TILE.min(len - from);
         for input in inputs {
@@ -182,6 +225,52 @@ unsafe fn body<S: Simd>(
             apply::<S>(level, step.action, &x, out);
         }
     }
+}
+
+/// The steps but those of scalars alone, which are computed here, once instead of for each element.
+#[inline(always)]
+fn settled<S: Simd>(
+    level: SimdLevel,
+    steps: &[Step],
+    inputs: &[Input<'_>],
+    tiles: usize,
+) -> SmallVec<[Step; 32]> {
+    // What tiles hold that are scalars, from step to step.
+    let mut known: SmallVec<[Option<f32>; 32]> = SmallVec::from_elem(None, tiles);
+    let mut left = SmallVec::new();
+    for step in steps {
+        let action = step.action.of(|source| match source {
+            Source::Input(i) => match inputs[i] {
+                Input::Scalar(x) => Source::Const(x),
+                Input::Slice(_) | Input::InPlace(_) => source,
+            },
+            Source::Tile(t) => known[t].map_or(source, Source::Const),
+            Source::Const(_) => source,
+        });
+        if let Target::Tile(t) = step.to {
+            known[t] = None;
+            if action.has_constants_only() {
+                let nothing = Operands {
+                    inputs: &[],
+                    from: 0,
+                    n: 1,
+                    held: &[],
+                    low: &[],
+                    high: &[],
+                    high_at: usize::MAX,
+                };
+                let mut one = [0.0];
+                apply::<S>(level, action, &nothing, &mut one);
+                known[t] = Some(one[0]);
+                continue;
+            }
+        }
+        left.push(Step {
+            action,
+            to: step.to,
+        });
+    }
+    left
 }
 
 #[inline(always)]

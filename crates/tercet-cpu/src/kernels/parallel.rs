@@ -256,6 +256,11 @@ impl<T> SharedMut<T> {
         self.0
     }
 
+    /// What begins `start` elements further.
+    pub(crate) fn from(self, start: usize) -> Self {
+        Self(self.0.wrapping_add(start))
+    }
+
     /// The elements `start..start + len`.
     ///
     /// # Safety

@@ -4,7 +4,7 @@ use tercet_ir::{Graph, Node, Op};
 
 use crate::args::Args;
 use crate::kernels::SimdLevel;
-use crate::kernels::quant::{QuantView, dequantize_rows};
+use crate::kernels::quant::{Arrangement, QuantView, dequantize_rows};
 use crate::lower::Lowered;
 use crate::lower::elem::parts;
 
@@ -31,6 +31,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
                 bytes: &bytes[i * task_bytes..][..size],
                 n: 1,
                 k: out.len(),
+                arrangement: Arrangement::Rows,
             };
             dequantize_rows(level, &rows, 0..1, out);
         });

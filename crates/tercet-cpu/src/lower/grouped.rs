@@ -5,7 +5,7 @@ use tercet_ir::{EvalError, Graph, Node, Op, Scheme, Support};
 
 use crate::args::Args;
 use crate::kernels::gemm::{Epilogue, MatView, gemm, gemm_scratch_len};
-use crate::kernels::quant::{QuantView, quant_matmul, quant_matmul_scratch_len};
+use crate::kernels::quant::{Arrangement, QuantView, quant_matmul, quant_matmul_scratch_len};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::indexed::resolve;
@@ -100,6 +100,7 @@ fn run_packed(level: SimdLevel, scheme: Scheme, args: &mut Args<'_>) -> Result<(
             bytes: &w.dense_bytes()[at * len..][..len],
             n,
             k,
+            arrangement: Arrangement::Rows,
         };
         quant_matmul(level, threads, a, w, sums, n, &Epilogue::NONE, scratch);
     })

@@ -1,18 +1,15 @@
-//! Matrix products of f32: `MatMul`, `Linear`, and `DequantMatMul` from packed blocks.
+//! Matrix products of f32: `MatMul` and `Linear`.
 //!
 //! A constant right-hand side is packed once; one that changes is packed in scratch memory at each
-//! call. Quantised weights stay as they are.
+//! call. Products with packed blocks are in `quant_matmul.rs`.
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{EvalError, Graph, Node, Op, Scheme, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
 use crate::args::{Args, Packed, View};
 use crate::kernels::gemm::{
     Activation, Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_packed_scratch_len, pack_b,
     packed_b_len,
-};
-use crate::kernels::quant::{
-    QuantView, quant_matmul, quant_matmul_rounded, quant_matmul_scratch_len, rounded_scratch_len,
 };
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
@@ -129,7 +126,7 @@ fn right<'a>(w: &View<'_>, data: &'a [f32]) -> MatView<'a> {
 
 /// The rows of the left-hand side: two axes with their strides, or everything before the last axis
 /// of a dense operand.
-fn left<'a>(x: &View<'a>, m: usize, k: usize) -> MatView<'a> {
+pub(super) fn left<'a>(x: &View<'a>, m: usize, k: usize) -> MatView<'a> {
     let (row_stride, col_stride) = match x.layout.strides() {
         // Rows without elements all begin where the data ends.
         _ if k == 0 => (0, 1),
@@ -226,64 +223,4 @@ fn batched(
         }
     }
     debug_assert!(k == a.shape().last().copied().unwrap_or(1));
-}
-
-/// `DequantMatMul` of f32 activations, which may be rounded where there are many rows.
-pub(crate) fn lower_dequant(graph: &Graph, node: &Node, rounded: bool) -> Lowered {
-    let Op::DequantMatMul(op) = &node.op else {
-        unreachable!("invariant: the table gives this kernel one operator")
-    };
-    let scheme: Scheme = op.scheme;
-    let level = SimdLevel::detect();
-    let x_rank = graph.ty(node.inputs[0]).rank();
-    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
-        let (x, w) = (args.ins[0], args.ins[1]);
-        let k = x.shape().last().copied().unwrap_or(1);
-        let n = w.shape()[0];
-        let m = x.shape()[..x.shape().len() - 1].iter().product();
-        let w = QuantView {
-            scheme,
-            bytes: w.dense_bytes(),
-            n,
-            k,
-        };
-        let scratch = floats_mut(args.scratch);
-        let y = args.outs[0].as_mut();
-        let x = left(&x, m, k);
-        let threads = Threads::parallel(args.parallel);
-        let product = match rounded {
-            true => quant_matmul_rounded,
-            false => quant_matmul,
-        };
-        product(level, threads, x, w, y, n, &Epilogue::NONE, scratch);
-        Ok(())
-    };
-    Lowered {
-        accepts: vec![
-            if x_rank == 2 {
-                Accept::Rows
-            } else {
-                Accept::Dense
-            },
-            Accept::Dense,
-        ],
-        scratch: Some(Box::new(move |layouts, threads| {
-            let x = layouts[0].shape();
-            let (lead, k) = x.split_at(x.len() - 1);
-            // Few and many rows take different paths: room for either.
-            let m: usize = lead.iter().product();
-            let of = |m| quant_matmul_scratch_len(level, Threads::Serial, m, k[0]);
-            let exact = threads * (of(1).max(of(m)));
-            let all = match rounded {
-                true => exact.max(rounded_scratch_len(level, threads, m, k[0])),
-                false => exact,
-            };
-            4 * all
-        })),
-        work: |layouts| {
-            let k = layouts[0].shape().last().copied().unwrap_or(1);
-            layouts.last().map_or(0, Layout::numel) * k / 4
-        },
-        ..Lowered::new(2, run)
-    }
 }

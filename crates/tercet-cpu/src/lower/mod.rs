@@ -26,6 +26,7 @@ mod map;
 mod matmul;
 mod pad;
 mod pool;
+mod quant_matmul;
 mod quantized_conv;
 mod rank;
 mod recurrence;
@@ -286,7 +287,7 @@ pub(crate) const KERNELS: &[Kernel] = &[
         ..row(
             "quant_matmul",
             OpKind::DequantMatMul,
-            Lower::Product(matmul::lower_dequant),
+            Lower::Product(quant_matmul::lower),
         )
     },
     through_f32(

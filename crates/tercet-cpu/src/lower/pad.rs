@@ -1,7 +1,7 @@
 //! `Pad`: rows along the last axis, each from the row of the operand that its outer index takes.
 
 use bytemuck::Pod;
-use tercet_ir::ops::Pad;
+use tercet_ir::ops::{Pad, PadMode};
 use tercet_ir::scalar::{Scalar, convert};
 use tercet_ir::{DType, EvalError, Graph, Node, Op};
 
@@ -96,6 +96,11 @@ fn row<T: Pod>(pad: &Pad, value: T, x: &View<'_>, shape: &[usize], mut index: us
     let (middle, tail) = tail.split_at_mut(n);
     if !from.is_empty() {
         middle.copy_from_slice(from);
+    }
+    if pad.mode == PadMode::Constant {
+        head.fill(value);
+        tail.fill(value);
+        return;
     }
     for (i, y) in head.iter_mut().enumerate() {
         *y = pad.mode.source(i, before, n).map_or(value, |i| from[i]);

@@ -13,6 +13,7 @@
 //! Next: `row.rs` for the fixed point, `codes.rs` beside this file for what blocks are made of.
 
 mod row;
+mod strips;
 
 use std::arch::x86_64::*;
 
@@ -21,9 +22,10 @@ use std::ops::Range;
 use tercet_ir::Scheme;
 
 use super::super::simd::{Avx2, Level, Simd, SimdLevel};
-use super::QuantView;
 use super::codes::{Groups, has_small_codes, visit};
 use super::decode::scale16;
+use super::strips::STRIP;
+use super::{Arrangement, QuantView};
 pub(super) use row::Row;
 
 /// Elements whose digits lie side by side.
@@ -147,6 +149,34 @@ impl Dots for Vnni {
     }
 }
 
+/// `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W, whole strips but for the last rows where W lies as strips.
+///
+/// # Panics
+/// As [`dot_row`].
+///
+/// # Safety
+/// As [`dot_row`].
+pub(super) unsafe fn dot_rows(
+    level: SimdLevel,
+    row: Row<'_>,
+    w: &QuantView<'_>,
+    rows: Range<usize>,
+    y: *mut f32,
+) {
+    let left = match w.arrangement {
+        Arrangement::Rows => rows,
+        Arrangement::Strips => {
+            assert!(row.scales.len() * GROUP >= w.k, "the row is too short");
+            let end = rows.end / STRIP * STRIP;
+            strips::dot_strips(row, w, rows.start..end, y);
+            rows.start.max(end)..rows.end
+        }
+    };
+    if !left.is_empty() {
+        dot_row(level, row, w, left, y);
+    }
+}
+
 /// `y[j] = sum_p x[p] w[j, p]` for the rows `rows` of W.
 ///
 /// # Panics
@@ -154,7 +184,7 @@ impl Dots for Vnni {
 ///
 /// # Safety
 /// `level` is of this machine; `y` is valid for `rows`, which no one else touches.
-pub(super) unsafe fn dot_row(
+unsafe fn dot_row(
     level: SimdLevel,
     row: Row<'_>,
     w: &QuantView<'_>,

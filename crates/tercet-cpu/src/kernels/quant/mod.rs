@@ -18,8 +18,10 @@ mod codes;
 mod decode;
 #[cfg(target_arch = "x86_64")]
 mod dots;
+mod few;
 #[cfg(target_arch = "x86_64")]
 mod rounded;
+mod strips;
 
 use std::ops::Range;
 
@@ -29,6 +31,9 @@ use super::gemm::{self, Epilogue, MatView, PackedB};
 use super::parallel::{self, SharedMut, Threads};
 use super::simd::{Simd, SimdLevel, simd_dispatch};
 use decode::{Sink, visit};
+use few::few_rows;
+pub use strips::{Arrangement, pack_strips, strips_pay, strips_scratch_len};
+use strips::{Reader, STRIP};
 
 /// Rows of `x` from which a dequantised panel pays.
 const MANY_ROWS: usize = 9;
@@ -55,6 +60,8 @@ pub struct QuantView<'a> {
     pub n: usize,
     /// Weights of a row: whole blocks.
     pub k: usize,
+    /// How the rows lie.
+    pub arrangement: Arrangement,
 }
 
 impl QuantView<'_> {
@@ -168,7 +175,7 @@ fn panel_scratch(level: SimdLevel, k: usize) -> usize {
 ///
 /// # Panics
 /// If `k` is not whole blocks, sizes disagree, `x` has a column stride other
-/// than 1, or `scratch` is shorter than [`quant_matmul_scratch_len`].
+/// than 1, or `scratch` is shorter than [`quant_matmul_scratch_len`] and, for strips, [`strips_scratch_len`].
 #[allow(
     clippy::too_many_arguments,
     reason = "operands, output, epilogue, scratch"
@@ -198,6 +205,12 @@ pub fn quant_matmul(
         let step = (TASK_BYTES / w.row_bytes().max(1)).clamp(4, 256);
         // Fewer where that gives every thread some.
         let step = step.min(n.div_ceil(4 * threads.count()).next_multiple_of(4));
+        let strips = w.arrangement == Arrangement::Strips;
+        let step = if strips {
+            step.next_multiple_of(STRIP)
+        } else {
+            step
+        };
         #[cfg(target_arch = "x86_64")]
         if m == 1 && dots::supports(level, w.scheme) {
             // SAFETY: a level that is supported has AVX2.
@@ -205,11 +218,17 @@ pub fn quant_matmul(
                 parallel::for_each(threads, n.div_ceil(step), |task| {
                     let rows = task * step..n.min((task + 1) * step);
                     // SAFETY: the level is this machine's; tasks own disjoint elements of y, of which there are `n`.
-                    unsafe { dots::dot_row(level, row, &w, rows.clone(), out.ptr()) };
+                    unsafe { dots::dot_rows(level, row, &w, rows.clone(), out.ptr()) };
                     finish_rows(level, 0..1, rows, out, y_stride, epilogue);
                 });
                 return;
             }
+        }
+        if strips {
+            few_from_strips(
+                level, threads, &x, &w, step, out, y_stride, epilogue, scratch,
+            );
+            return;
         }
         parallel::for_each(threads, n.div_ceil(step), |task| {
             let rows = task * step..n.min((task + 1) * step);
@@ -226,6 +245,47 @@ pub fn quant_matmul(
         let b = PackedB::new(level, panels, k, cols.len());
         // Tasks own disjoint columns of y.
         gemm::gemm_packed_columns(level, x, b, out, y_stride, cols.start, epilogue);
+    });
+}
+
+/// As [`few_rows`] for all of y, from strips that become rows first, `step` rows of W a task.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "operands, output, epilogue, scratch"
+)]
+fn few_from_strips(
+    level: SimdLevel,
+    threads: Threads,
+    x: &MatView<'_>,
+    w: &QuantView<'_>,
+    step: usize,
+    y: SharedMut<f32>,
+    y_stride: usize,
+    epilogue: &Epilogue<'_>,
+    scratch: &mut [f32],
+) {
+    let part = strips::strip_floats(w.row_bytes());
+    let strips = w.n / STRIP;
+    let none = &Epilogue::NONE;
+    parallel::for_each_with_scratch(threads, w.n.div_ceil(step), scratch, part, |task, own| {
+        let cols = task * step..w.n.min((task + 1) * step);
+        let rows: &mut [u8] = bytemuck::cast_slice_mut(own);
+        for strip in cols.start / STRIP..strips.min(cols.end.div_ceil(STRIP)) {
+            strips::unpack_strip(w, strip, rows);
+            let eight = QuantView {
+                bytes: rows,
+                n: STRIP,
+                arrangement: Arrangement::Rows,
+                ..*w
+            };
+            let y = y.from(strip * STRIP);
+            few_rows(level, x, &eight, 0..STRIP, y, y_stride, none);
+        }
+        let rest = cols.start.max(strips * STRIP)..cols.end;
+        if !rest.is_empty() {
+            few_rows(level, x, w, rest, y, y_stride, none);
+        }
+        finish_rows(level, 0..x.rows, cols, y, y_stride, epilogue);
     });
 }
 
@@ -263,12 +323,11 @@ unsafe fn decode_chunk_body<S: Simd>(
     out: &mut [f32],
     stride: usize,
 ) {
-    let (row_bytes, start, end) = (w.row_bytes(), w.at(ks.start), w.at(ks.end));
+    let mut reader = Reader::new(w);
     for (i, row) in rows.enumerate() {
         let out = &mut out[i * stride..i * stride + ks.len()];
-        let bytes = &w.bytes[row * row_bytes + start..row * row_bytes + end];
         let mut write = Write(out.as_mut_ptr());
-        visit::<S>(w.scheme, bytes, ks.len(), &mut write);
+        visit::<S>(w.scheme, reader.row(row, &ks), ks.len(), &mut write);
     }
 }
 
@@ -312,7 +371,6 @@ unsafe fn decode_panels_body<S: Simd>(
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 simd_dispatch!(
     /// The epilogue of the elements `cols` of the rows `rows` of y.
     fn finish_rows(
@@ -325,8 +383,7 @@ simd_dispatch!(
 );
 
 /// # Safety
-/// As [`few_rows_body`].
-#[cfg(target_arch = "x86_64")]
+/// Needs the instructions of `S`; the elements of y are there, and no other task touches them.
 #[inline(always)]
 unsafe fn finish_rows_body<S: Simd>(
     rows: Range<usize>,
@@ -336,115 +393,6 @@ unsafe fn finish_rows_body<S: Simd>(
     epilogue: &Epilogue<'_>,
 ) {
     epilogue.finish::<S>(rows, cols, out, stride);
-}
-
-simd_dispatch!(
-    fn few_rows(
-        x: &MatView<'_>,
-        w: &QuantView<'_>,
-        rows: Range<usize>,
-        out: SharedMut<f32>,
-        stride: usize,
-        epilogue: &Epilogue<'_>,
-    ) = few_rows_body
-);
-
-/// # Safety
-/// Needs the instructions of `S`; operands were checked; no other task touches
-/// the columns `rows` of y.
-#[inline(always)]
-unsafe fn few_rows_body<S: Simd>(
-    x: &MatView<'_>,
-    w: &QuantView<'_>,
-    rows: Range<usize>,
-    out: SharedMut<f32>,
-    stride: usize,
-    epilogue: &Epilogue<'_>,
-) {
-    let mut i = 0;
-    if x.rows == 1 && w.scheme == Scheme::Q8_0 {
-        bytes::dot_row::<S>(w, rows.clone(), x.data.as_ptr(), out.ptr());
-        i = 1;
-    }
-    while i < x.rows {
-        let count = S::DOT_ROWS.min(x.rows - i);
-        let to = out.ptr().add(i * stride);
-        let from = x.data.as_ptr().wrapping_add(i * x.row_stride);
-        match count {
-            1 => dot_rows::<S, 1>(w, rows.clone(), from, x.row_stride, to, stride),
-            2 => dot_rows::<S, 2>(w, rows.clone(), from, x.row_stride, to, stride),
-            3 => dot_rows::<S, 3>(w, rows.clone(), from, x.row_stride, to, stride),
-            4 => dot_rows::<S, 4>(w, rows.clone(), from, x.row_stride, to, stride),
-            _ => unreachable!("a level takes at most four rows at once"),
-        }
-        i += count;
-    }
-    epilogue.finish::<S>(0..x.rows, rows, out, stride);
-}
-
-/// `y[i, j]` for `R` rows of x and the rows `rows` of W.
-///
-/// # Safety
-/// As [`few_rows_body`]; `x` and `y` point to the first of the `R` rows.
-#[inline(always)]
-unsafe fn dot_rows<S: Simd, const R: usize>(
-    w: &QuantView<'_>,
-    rows: Range<usize>,
-    x: *const f32,
-    x_stride: usize,
-    y: *mut f32,
-    y_stride: usize,
-) {
-    let row_bytes = w.row_bytes();
-    // Whole blocks of every scheme.
-    let block = 2 * S::LANES * gemm::CHAIN;
-    for k0 in (0..w.k.max(1)).step_by(block) {
-        let k1 = w.k.min(k0 + block);
-        let (start, end) = (w.at(k0), w.at(k1));
-        for j in rows.clone() {
-            let bytes = &w.bytes[j * row_bytes + start..j * row_bytes + end];
-            let mut dot = Dot::<S, R> {
-                x: x.wrapping_add(k0),
-                x_stride,
-                acc: [[S::splat(0.0); 2]; R],
-            };
-            visit::<S>(w.scheme, bytes, k1 - k0, &mut dot);
-            for (i, [a, b]) in dot.acc.into_iter().enumerate() {
-                let (y, sum) = (y.add(i * y_stride + j), S::sum(S::add(a, b)));
-                *y = if k0 > 0 { *y + sum } else { sum };
-            }
-        }
-    }
-}
-
-/// Multiplies weights with `R` rows of activations.
-struct Dot<S: Simd, const R: usize> {
-    x: *const f32,
-    x_stride: usize,
-    acc: [[S::V; 2]; R],
-}
-
-impl<S: Simd, const R: usize> Sink<S> for Dot<S, R> {
-    #[inline(always)]
-    unsafe fn put(&mut self, at: usize, chain: usize, weights: S::V) {
-        for i in 0..R {
-            let x = S::load(self.x.add(i * self.x_stride + at));
-            self.acc[i][chain] = S::fma(weights, x, self.acc[i][chain]);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn put_n(&mut self, at: usize, n: usize, weights: S::V) {
-        for i in 0..R {
-            let x = S::load_n(self.x.add(i * self.x_stride + at), n);
-            self.acc[i][0] = S::fma(weights, x, self.acc[i][0]);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn advance(&mut self, len: usize) {
-        self.x = self.x.wrapping_add(len);
-    }
 }
 
 /// Writes weights one after another.

@@ -1,7 +1,7 @@
 //! Elementwise functions over blocks of `f32`.
 //!
 //! Each function maps equally long slices, element by element; the transcendental
-//! ones are within 2 ulp of the exact value (silu 3) at every level, and follow
+//! ones are within 2 ulp of the exact value (silu and gelu 3) at every level, and follow
 //! IEEE 754 for NaN, infinities and signed zeros. The bodies are in `scalar`
 //! and are vectorised by the compiler, once per level.
 //!

@@ -110,12 +110,13 @@ fn scale_exp32<S: Simd>(n_offset: f32, r: f32) -> (f32, f32) {
     (e * first, second)
 }
 
+/// `ln(2)` in two parts: the first has few bits, so that products with |n| <= 250 are exact.
+const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
 /// `e^x` as two factors.
 #[inline(always)]
 fn exp_parts32<S: Simd>(x: f32) -> (f32, f32) {
-    // Few bits, so that products with |n| <= 250 are exact.
-    const LN2_HIGH: f32 = 0.693_359_375;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     // Written as comparisons so that NaN passes.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -150.0 { -150.0 } else { x };
@@ -319,6 +320,15 @@ const TAIL: [f64; 10] = [
 
 #[inline(always)]
 pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
+    match S::FMA {
+        true => gelu32::<S>(x),
+        false => gelu64::<S>(x),
+    }
+}
+
+/// Without fused products roundings cannot be caught.
+#[inline(always)]
+fn gelu64<S: Simd>(x: f32) -> f32 {
     // Phi(-|x|) = e^(-x^2/2) R(|x|) keeps relative accuracy in the tail; in f64, since roundings of
     // the exponent and of R would add up to 7 of the result's.
     let v = f64::from(if x < -15.0 { -15.0 } else { x });
@@ -327,6 +337,59 @@ pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
     let (scale, m1) = exp_parts64::<S>(-0.5 * a * a);
     let tail = S::fmad(scale, m1, scale) * poly64::<S>(3.0 / (a + 3.0), &TAIL);
     (v * if x < 0.0 { tail } else { 1.0 - tail }) as f32
+}
+
+/// `(Phi(x) - 1/2) / x` in `x^2 <= 0.7`, 2^-26.8.
+const CENTER: [f32; 5] = [
+    0.398_942_291_74,
+    -0.066_490_150_988,
+    0.009_971_057_064_8,
+    -0.001_177_577_534_7,
+    9.965_958_452e-5,
+];
+/// `a e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0.79 <= a <= 14.7, 2^-27.3.
+const TAIL32: [f32; 9] = [
+    0.398_920_923_47,
+    0.000_565_599_242_69,
+    -0.050_770_722_33,
+    -0.047_248_672_694,
+    -0.283_071_219_92,
+    0.300_217_121_84,
+    -0.743_796_348_57,
+    0.565_280_616_28,
+    -0.140_129_536_39,
+];
+
+/// At most 3.7 roundoffs off, of all floats.
+#[inline(always)]
+fn gelu32<S: Simd>(x: f32) -> f32 {
+    // `x + a e^(-a^2/2) (-R(a))` for x > 0. What rounding takes from the exponent and from u goes into the exponent's low part.
+    const END: f32 = 14.6;
+    /// 2^-64.
+    const BACK: f32 = 5.421_010_862_427_522e-20;
+    let v = if x < -END { -END } else { x };
+    let near = v * S::fmaf(v, poly32::<S>(v * v, &CENTER), 0.5);
+    let a = v.abs();
+    let a = if a > END { END } else { a };
+    let square = a * a;
+    let sum = a + 3.0;
+    let u = 3.0 / sum;
+    // `3 - u (a + 3)` without the roundings of the sum and the quotient.
+    let left = S::fmaf(-u, a - (sum - 3.0), S::fmaf(-u, sum, 3.0));
+    // The logarithm's derivative by that, about.
+    let slope = -2.2 * ((u * u) * (u * u));
+    let x2 = -0.5 * square;
+    let t = S::fmaf(x2, std::f32::consts::LOG2_E, ROUND32);
+    let n = t - ROUND32;
+    let low = S::fmaf(n, -LN2_LOW, -0.5 * S::fmaf(a, a, -square));
+    let r = S::fmaf(n, -LN2_HIGH, x2) + S::fmaf(slope, left, low);
+    let m1 = S::fmaf(r * r, poly32::<S>(r, &EXP32), r);
+    let tail = poly32::<S>(u, &TAIL32);
+    // Powers of two beyond the range of floats: by 2^64 more, which the last product takes off.
+    let scale = f32::from_bits((t.to_bits() << 23).wrapping_add((127 + 64) << 23));
+    let y = S::fmaf(tail, m1, tail) * scale;
+    let far = S::fmaf(y, -BACK, if x < 0.0 { -0.0 } else { x });
+    if a < 0.82 { near } else { far }
 }
 
 #[inline(always)]

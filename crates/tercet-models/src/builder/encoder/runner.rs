@@ -82,6 +82,8 @@ const SHORT: usize = 512;
 const LONG_TOKENS: usize = 32 * SHORT;
 /// Texts of a batch unless the caller says.
 const BATCH: usize = 32;
+/// Tokens from which a batch on the CPU gains nothing by more texts that are padded.
+const ENOUGH: usize = 512;
 
 /// How many texts run at once, and of how many tokens at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,12 +222,16 @@ impl Runner {
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|&at| len_of(at));
         let mut done = 0;
+        let enough = match self.device.name() {
+            "cpu" => ENOUGH,
+            _ => usize::MAX,
+        };
         while done < order.len() {
             let bounds = match &self.long {
                 Some(long) if len_of(order[done]) > self.short.bounds.most => long.bounds,
                 Some(_) | None => self.short.bounds,
             };
-            let part = group(&order[done..], bounds, &len_of);
+            let part = group(&order[done..], bounds, enough, &len_of);
             let of_part: Vec<&Tokens> = part.iter().map(|&at| &texts[at]).collect();
             let all = self.run(&of_part, waits).await?;
             let each = all.len() / part.len();
@@ -339,14 +345,20 @@ impl Long {
 }
 
 /// The texts that run next, of those that are left by length: as many as the bounds allow, of which at most a fifth is
-/// padding.
-fn group<'a>(order: &'a [usize], bounds: Bounds, len_of: &dyn Fn(usize) -> usize) -> &'a [usize] {
+/// padding, or from `enough` tokens on a 33rd.
+fn group<'a>(
+    order: &'a [usize],
+    bounds: Bounds,
+    enough: usize,
+    len_of: &dyn Fn(usize) -> usize,
+) -> &'a [usize] {
     let mut tokens = 0;
     let mut taken = 0;
     for &at in order.iter().take(bounds.batch.max(1)) {
         let own = len_of(at);
         let padded = own * (taken + 1);
-        if taken > 0 && (own > bounds.most || padded * 4 > (tokens + own) * 5) {
+        let part = if tokens < enough { 4 } else { 32 };
+        if taken > 0 && (own > bounds.most || padded * part > (tokens + own) * (part + 1)) {
             break;
         }
         tokens += own;
@@ -369,12 +381,14 @@ mod tests {
         let order: Vec<usize> = (0..lens.len()).collect();
         let of = |from: usize, batch| {
             let bounds = Bounds { batch, most: 40 };
-            group(&order[from..], bounds, &|at| lens[at])
+            group(&order[from..], bounds, usize::MAX, &|at| lens[at])
         };
         assert_eq!(of(0, 8), [0, 1, 2, 3]);
         assert_eq!(of(0, 2), [0, 1]);
         assert_eq!(of(4, 8), [4, 5, 6]);
         assert_eq!(of(7, 8), [7]);
+        let bounds = Bounds { batch: 8, most: 40 };
+        assert_eq!(group(&order, bounds, 9, &|at| lens[at]), [0, 1, 2]);
     }
 
     #[test]
@@ -388,6 +402,9 @@ mod tests {
         // The first that is long ends a batch of short ones.
         let lens = [500, 510, 520];
         let order = [0, 1, 2];
-        assert_eq!(group(&order, bounds(8, 512), &|at| lens[at]), [0, 1]);
+        assert_eq!(
+            group(&order, bounds(8, 512), usize::MAX, &|at| lens[at]),
+            [0, 1]
+        );
     }
 }

@@ -8,6 +8,7 @@ use tercet_ir::Scheme;
 use super::super::super::simd::{Avx2, Simd};
 use super::super::codes::{Groups, each_block, visit};
 use super::super::decode::{four_halves, scale16};
+use super::super::strips::Reader;
 use super::super::{AHEAD, K_CHUNK, QuantView};
 use super::tile::NR;
 
@@ -105,14 +106,14 @@ impl<'a> Panel<'a> {
     pub(super) unsafe fn fill(&mut self, w: &QuantView<'_>, rows: Range<usize>, ks: Range<usize>) {
         self.len = ks.len();
         self.kind = Kind::of(w.scheme);
-        let (row_bytes, start, end) = (w.row_bytes(), w.at(ks.start), w.at(ks.end));
+        let mut reader = Reader::new(w);
         if rows.len() < NR {
             self.rows[rows.len() * WORDS..].fill(0.0);
             self.scales.fill(0.0);
             self.offsets.fill(0.0);
         }
         for (i, row) in rows.enumerate() {
-            let bytes = &w.bytes[row * row_bytes + start..row * row_bytes + end];
+            let bytes = reader.row(row, &ks);
             let mut to = Column {
                 codes: self.rows.as_mut_ptr().add(i * WORDS).cast(),
                 scales: self.scales.as_mut_ptr().add(i),
