@@ -14,6 +14,7 @@ use tercet_onnx::{ExportError, ImportOptions, export, import, sizes_of, write};
 
 /// Operators of which no case has a form in ONNX.
 const WITHOUT_A_FORM: &[&str] = &[
+    "conv_weight_grad",
     "custom",
     "gated_delta_net",
     "gaussian_splat_prepare",

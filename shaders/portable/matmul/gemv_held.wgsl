@@ -15,6 +15,8 @@ override ROUNDS: u32 = 1u;
 override BATCHES: u32 = 1u;
 override DEPTH: u32 = 2u;
 override GATED: u32 = 0u;
+// Digits of the row as integers: 3, or 2, which hold 15 bits and a sign.
+override DIGITS: u32 = 3u;
 
 const INVOCATIONS: u32 = SLICES * TEAMS;
 // Vectors of the row for a take.

@@ -1,7 +1,7 @@
 // The row as integers, after `gemv_held.wgsl`: the 64 elements of an invocation are multiples of a power of two
-// less than 2^-22 of the greatest, with three digits from -128 to 127 of base 256. Four digits of a place are
+// less than 2^-22 of the greatest (2^-14 of two digits), with three digits from -128 to 127 of base 256. Four digits of a place are
 // a word, and so are four codes: the device multiplies and adds them in one instruction. Sums of codes times
-// digits are exact, so that rounding is that of floats. Takes are two pieces of two groups, which share what
+// digits are exact, so that rounding is that of floats. Where two DIGITS do, the third is 0. Takes are two pieces of two groups, which share what
 // their scales are made of where they can.
 //
 // Invocations with an infinity or NaN among their elements take floats.
@@ -12,7 +12,7 @@
 // Weights that an invocation takes of a column.
 const TAKE: u32 = 64u;
 // Vectors of the tile for them: words of digits, and one with the size of a unit.
-const WORD_VECTORS: u32 = 12u;
+const WORD_VECTORS: u32 = 4u * DIGITS;
 const HELD: u32 = WORD_VECTORS + 1u;
 
 // The digits of four elements: the high ones, the middle ones, the low ones.
@@ -41,11 +41,16 @@ fn low_bytes(words: vec4<u32>) -> u32 {
     return insertBits(pairs.x, pairs.y, 16u, 16u);
 }
 
-// The digits of x * scale, which is less than 2^23 - 2^15.
+// The digits of x * scale, which is less than 2^23 - 2^15, or of two digits 2^15 - 2^7.
 fn digits_of(x: vec4<f32>, scale: f32) -> vec3<u32> {
     // The low 24 bits are the rounded magnitude.
     let magnitudes = bitcast<vec4<u32>>(abs(x) * scale + vec4<f32>(8388608.0));
     let signs = bitcast<vec4<u32>>(bitcast<vec4<i32>>(x) >> vec4<u32>(31u));
+    if DIGITS == 2u {
+        let pairs = ((magnitudes ^ signs) - signs) + vec4<u32>(0x8080u);
+        let two = vec2<u32>(low_bytes(pairs >> vec4<u32>(8u)), low_bytes(pairs)) ^ vec2<u32>(0x80808080u);
+        return vec3<u32>(two, 0u);
+    }
     // Bytes of a number with 128 added to each digit.
     let bytes = ((magnitudes ^ signs) - signs) + vec4<u32>(0x808080u);
     let words = vec3<u32>(
@@ -90,9 +95,9 @@ fn fill(local: u32) {
         if at < TAKE * SLICES {
             let spot = spot_of(at);
             let exponent = exponent_for(sizes[i]);
-            let words = digits_of(fetched[i], bitcast<f32>((276u - exponent) << 23u));
-            for (var d = 0u; d < 3u; d += 1u) {
-                let word = 3u * spot.y + d;
+            let words = digits_of(fetched[i], bitcast<f32>((252u + 8u * DIGITS - exponent) << 23u));
+            for (var d = 0u; d < DIGITS; d += 1u) {
+                let word = DIGITS * spot.y + d;
                 memory[word / 4u * TILE_ROW + spot.x][word % 4u] = bitcast<f32>(words[d]);
             }
             if spot.y == 0u {
@@ -106,6 +111,9 @@ fn fill(local: u32) {
 
 fn add_dots(sums: vec3<i32>, bytes: u32, quad: u32) -> vec3<i32> {
     let own = digits[quad];
+    if DIGITS == 2u {
+        return sums + vec3<i32>(dot4I8Packed(bytes, own.x), dot4I8Packed(bytes, own.y), 0);
+    }
     return sums + vec3<i32>(dot4I8Packed(bytes, own.x), dot4I8Packed(bytes, own.y), dot4I8Packed(bytes, own.z));
 }
 
@@ -147,7 +155,8 @@ fn hold(slice: u32) {
         }
     }
     for (var quad = 0u; quad < QUADS; quad += 1u) {
-        digits[quad] = vec3<u32>(words[3u * quad], words[3u * quad + 1u], words[3u * quad + 2u]);
+        let first = DIGITS * quad;
+        digits[quad] = vec3<u32>(words[first], words[first + 1u], select(0u, words[first + DIGITS - 1u], DIGITS == 3u));
     }
     unit_size = memory[WORD_VECTORS * TILE_ROW + slice].x;
     var sums: array<vec3<i32>, 4>;
@@ -229,7 +238,9 @@ fn with_scales(first: vec3<i32>, second: vec3<i32>, codes: vec4<i32>) -> vec3<i3
 }
 
 fn least_of(codes: vec4<i32>, at: u32) -> f32 {
-    return f32(codes.y) * least_sums[at] + f32(codes.w) * least_sums[at + 1u];
+    // Less than 2^23 and not negative: no conversion, of which devices do few at a time.
+    let floats = bitcast<vec2<f32>>(vec2<u32>(codes.yw) | vec2<u32>(0x4b000000u)) - vec2<f32>(8388608.0);
+    return floats.x * least_sums[at] + floats.y * least_sums[at + 1u];
 }
 
 fn sum_of_held(held: Held) -> f32 {

@@ -1,6 +1,6 @@
 //! One row times packed weights, with the row in registers: how a workgroup shares its columns.
 
-use tercet_ir::CompileError;
+use tercet_ir::{CompileError, DType};
 
 use super::gemv::WORKGROUP;
 use super::product::Product;
@@ -27,6 +27,8 @@ struct WorkgroupUse {
     bytes: fn(&Caps) -> u32,
     /// Columns of a team that are under way where it has many.
     depth: u32,
+    /// Digits of an element as an integer.
+    digits: u32,
 }
 
 /// With the row as floats, and as integers.
@@ -37,6 +39,7 @@ const FLOATS: WorkgroupUse = WorkgroupUse {
     groups: [4, 2],
     bytes: |caps| caps.device.several_bytes,
     depth: 2,
+    digits: 3,
 };
 const DOTS: WorkgroupUse = WorkgroupUse {
     take: 64,
@@ -46,6 +49,14 @@ const DOTS: WorkgroupUse = WorkgroupUse {
     // It has a unit for itself.
     bytes: |caps| caps.workgroup_bytes,
     depth: 1,
+    digits: 3,
+};
+/// Rows that may be rounded to 16 bits. The digit that is left out makes room in registers for a second column of weights of
+/// 4 bits (ADR 0048).
+const TWO_DIGITS: WorkgroupUse = WorkgroupUse {
+    part_bytes: 16 * 9,
+    digits: 2,
+    ..DOTS
 };
 /// Columns of a workgroup that are worth fetching the row.
 const ENOUGH_COLUMNS: usize = 16;
@@ -67,20 +78,31 @@ pub(super) struct Held {
     batches: u32,
     /// Columns of a team that are under way.
     depth: u32,
+    /// Digits of an element as an integer.
+    digits: u32,
 }
 
 impl Held {
-    /// The row as integers, for weights with this many `groups` in a piece: they take fewer instructions for a weight of up
+    /// The row as integers, for weights with this many `groups` in a piece, `narrow` where all bits of a code lie together: they take fewer instructions for a weight of up
     /// to 6 bits, and a microsecond to make. Weights of 8 bits come no faster than floats take them. `None` where `k` is
     /// not known or too little shared memory is there.
     pub(super) fn integers(
         e: &Emit<'_>,
         p: &Product,
         groups: u32,
+        narrow: bool,
     ) -> Result<Option<Held>, CompileError> {
         let has_dots = e.caps.packed_dots && e.caps.max_workgroup >= DOTS.threads;
+        let may_round = e.facts.products.is_some() && p.a.dtype == DType::F32;
+        let share = match may_round {
+            true => WorkgroupUse {
+                depth: 1 + u32::from(narrow),
+                ..TWO_DIGITS
+            },
+            false => DOTS,
+        };
         match has_dots && groups == 2 {
-            true => Held::with(e, p, DOTS),
+            true => Held::with(e, p, share),
             false => Ok(None),
         }
     }
@@ -154,6 +176,7 @@ impl Held {
             rounds,
             batches,
             depth,
+            digits: share.digits,
         }))
     }
 
@@ -162,8 +185,8 @@ impl Held {
         self.batches * self.columns / (1 + u32::from(p.gate.is_some()))
     }
 
-    /// SLICES, TEAMS, COLUMNS, ROUNDS, BATCHES, DEPTH.
-    pub(super) fn consts(self) -> [u32; 6] {
+    /// SLICES, TEAMS, COLUMNS, ROUNDS, BATCHES, DEPTH, DIGITS.
+    pub(super) fn consts(self) -> [u32; 7] {
         let Held {
             slices,
             teams,
@@ -171,8 +194,9 @@ impl Held {
             rounds,
             batches,
             depth,
+            digits,
         } = self;
-        [slices, teams, columns, rounds, batches, depth]
+        [slices, teams, columns, rounds, batches, depth, digits]
     }
 }
 

@@ -326,7 +326,7 @@ const HELD_CONSTS: &[&str] = names![
     OF_SUMS,
     OF_GROUPS,
     &[
-        "SLICES", "TEAMS", "COLUMNS", "ROUNDS", "BATCHES", "DEPTH", "GATED", "NORMED"
+        "SLICES", "TEAMS", "COLUMNS", "ROUNDS", "BATCHES", "DEPTH", "DIGITS", "GATED", "NORMED"
     ],
 ];
 

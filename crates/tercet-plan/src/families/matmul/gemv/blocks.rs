@@ -1,7 +1,7 @@
 //! Variants of products of one to eight rows with packed weights: pieces of 16 bytes of quants at a time where they are
 //! aligned, rows in shared memory or, one row, in registers (`gemv_packed.rs`).
 
-use tercet_ir::CompileError;
+use tercet_ir::{CompileError, Scheme};
 
 use super::{FewRows, Teams, few_rows, grid, row_is_quads, rows_of, taken, teams_of};
 use crate::emit::Emit;
@@ -109,9 +109,11 @@ impl FewRows<'_> {
         needs(rows_of(e, p, self.most)? == 1, "one row")?;
         self.has_quads(e)?;
         needs(row_is_quads(p), "whole vectors of the row")?;
-        let [groups, _] = piece_consts(self.packed().scheme);
+        let scheme = self.packed().scheme;
+        let [groups, _] = piece_consts(scheme);
+        let narrow = matches!(scheme, Scheme::Q4_0 | Scheme::Q4_1 | Scheme::Q4K);
         let held = match as_ {
-            HeldAs::Integers => Held::integers(e, p, groups)?,
+            HeldAs::Integers => Held::integers(e, p, groups, narrow)?,
             HeldAs::Floats => Held::floats(e, p)?,
         };
         let what = match as_ {
