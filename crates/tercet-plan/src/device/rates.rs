@@ -40,6 +40,11 @@ pub(crate) struct MatrixRates {
     pub(crate) per_sum: f64,
     /// Products of a unit in a second at rate 1.
     pub(crate) per_s: f64,
+    /// How much longer products take whose rows do not begin with whole words of 16 bytes (14x14 windows of 256 channels: 36 of
+    /// some 80 TFLOP/s, on an H100).
+    pub(crate) broken_rows: f64,
+    /// Windows for which laying out weights that change takes little beside the product, as each of them is read once; an estimate.
+    pub(crate) many_windows: usize,
 }
 
 /// Products in tiles of 8 x 8 or 4 x 4 sums an invocation.
@@ -291,6 +296,8 @@ pub(crate) static MEASURED: Rates = Rates {
         dispatch: 3.4e6,
         per_sum: 500.0,
         per_s: 1.03e12,
+        broken_rows: 2.0,
+        many_windows: 1024,
     },
     tiles: TileRates {
         // 35.9, 40.1, 35 and 44.2 TFLOP/s at 4096^3.

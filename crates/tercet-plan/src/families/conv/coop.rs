@@ -74,13 +74,6 @@ const MOST_TAPS: usize = 64;
 /// The least channels of a group of the result, and sums of each, that fill fragments.
 const LEAST: usize = 16;
 
-/// Windows for which laying out weights that change takes little beside the product: it reads each of them once.
-const MANY_WINDOWS: usize = 1024;
-
-/// How much longer rows take that do not begin with whole words of 16 bytes (14x14 windows of 256 channels, an H100: 36 of
-/// some 80 TFLOP/s).
-const BROKEN_ROWS: f64 = 2.0;
-
 /// How the kernel computes a convolution.
 pub(super) struct Coop {
     ty: CoopType,
@@ -123,7 +116,7 @@ impl Coop {
             };
             let seconds = |coop: &Coop| match coop.gathers || is_whole {
                 true => coop.seconds(e),
-                false => coop.seconds(e) * BROKEN_ROWS,
+                false => coop.seconds(e) * e.caps.device.rates.matrices.broken_rows,
             };
             if best.as_ref().is_none_or(|b| seconds(&coop) < seconds(b)) {
                 best = Some(coop);
@@ -152,7 +145,8 @@ impl Coop {
             true => c.op.groups,
             false => entries.saturating_mul(c.op.groups),
         };
-        let pays = e.is_constant(&c.w) || n.saturating_mul(entries) >= MANY_WINDOWS;
+        let pays = e.is_constant(&c.w)
+            || n.saturating_mul(entries) >= e.caps.device.rates.matrices.many_windows;
         let tiling = match gathers {
             true => {
                 problem.n = n.saturating_mul(entries);

@@ -93,7 +93,8 @@ impl Held {
         narrow: bool,
     ) -> Result<Option<Held>, CompileError> {
         let has_dots = e.caps.packed_dots && e.caps.max_workgroup >= DOTS.threads;
-        let may_round = e.facts.products.is_some() && p.a.dtype == DType::F32;
+        let has_matrices = |to| e.caps.products().contains(&to);
+        let may_round = e.facts.products.is_some_and(has_matrices) && p.a.dtype == DType::F32;
         let share = match may_round {
             true => WorkgroupUse {
                 depth: 1 + u32::from(narrow),

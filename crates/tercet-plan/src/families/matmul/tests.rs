@@ -331,6 +331,15 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
         for m in [1, 2, 8] {
             assert_eq!(running(&exact, m), running(&rounded, m), "{scheme:?} {m}");
         }
+        // One row of integers has a digit less.
+        let digits = |p: &Program| {
+            let all = p.kernels.iter().map(|k| k.name.as_str());
+            let all: Vec<&str> = all.filter(|k| k.starts_with("gemv_dots ")).collect();
+            [2, 3].map(|n| all.iter().any(|k| k.contains(&format!(" DIGITS={n} "))))
+        };
+        let is_integers = scheme == Scheme::Q4K;
+        assert_eq!(digits(&exact), [false, is_integers], "{scheme:?}");
+        assert_eq!(digits(&rounded), [is_integers, false], "{scheme:?}");
         let (exact, rounded) = (running(&exact, 512), running(&rounded, 512));
         let exact: Vec<String> = exact.iter().map(ToString::to_string).collect();
         let rounded: Vec<String> = rounded.iter().map(ToString::to_string).collect();
