@@ -179,10 +179,8 @@ fn reductions_over_several_axes() {
 /// of one strip or several.
 fn statistics_of_channels() {
     let mut wrong = Vec::new();
-    let shapes: [&'static [usize]; 6] = [
-        &[3, 5, 8, 16],
+    let shapes: [&'static [usize]; 4] = [
         &[2, 7, 7, 7],
-        &[4, 3, 14, 14],
         &[70, 2, 500],
         &[1, 300, 3, 2],
         &[2, 2, 3, 4, 5],
