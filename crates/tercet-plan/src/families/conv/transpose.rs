@@ -128,7 +128,7 @@ fn on_matrices(
         op: &conv,
         windows: Windows::of(&op.window(), &taps, y.layout.shape()[2..].to_vec()),
         x: x.clone(),
-        k: product(&[&[own.clone()], kernel].concat()),
+        k: product(&[std::slice::from_ref(&own), kernel].concat()),
         m: shape[1].clone(),
         own: own.clone(),
         w: turned,
