@@ -12,7 +12,7 @@ mod tiling;
 use tercet_ir::DType;
 use tercet_ir::scalar::UnaryFn;
 
-pub(super) use self::choose::Gathering;
+pub(super) use self::choose::{Gathering, TAIL};
 pub use self::tiling::{Scope, Tail, Tiling};
 use crate::caps::CoopType;
 use crate::kernel::{Access, Kernel};

@@ -18,7 +18,7 @@ pub(crate) struct Gathering {
 }
 
 /// What stands before a [`Tail`] in the name of a tiling.
-const TAIL: &str = ":tail";
+pub(in crate::families) const TAIL: &str = ":tail";
 
 /// Parts of `k` that are tried for windows.
 const WINDOW_SPLITS: &[u32] = &[1, 2, 3, 4, 5, 6, 8, 12];

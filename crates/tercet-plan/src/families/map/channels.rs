@@ -8,7 +8,7 @@
 use tercet_ir::{CompileError, DType, Dim};
 
 use super::body::Steps;
-use super::columns::{added, given};
+use super::columns::{GROUPS_OF_UNIT, added, given};
 use super::columns_text::{Around, ColumnKernel};
 use super::operand::{Coordinates, Operand};
 use super::text::{Kernel, Read, Step};
@@ -19,8 +19,6 @@ use crate::fusions::Columns;
 use crate::kernel::{Access, Word};
 use crate::num::Num;
 
-/// Workgroups for each unit of a device.
-const GROUPS_OF_UNIT: usize = 8;
 /// Vectors of an invocation at least, where channels are cut into strips.
 const FEWEST: usize = 8;
 

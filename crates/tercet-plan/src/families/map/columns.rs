@@ -25,7 +25,7 @@ use crate::num::Num;
 /// Invocations beside each other on one row at most.
 const MOST_BESIDE: u32 = 32;
 /// Workgroups for each unit of a device.
-const GROUPS_OF_UNIT: usize = 8;
+pub(super) const GROUPS_OF_UNIT: usize = 8;
 /// Rows of an invocation at least, where rows are cut into strips.
 const FEWEST_ROWS: usize = 16;
 

@@ -14,7 +14,9 @@ use super::product::{Axis, Product, Side};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};
 use crate::families::code;
-use crate::families::gemm_coop::{GemmCoopParams, Options, Scope, Tail, Tiling, constants, kernel};
+use crate::families::gemm_coop::{
+    GemmCoopParams, Options, Scope, TAIL, Tail, Tiling, constants, kernel,
+};
 use crate::families::sums::OF_SUMS;
 use crate::num::Num;
 use crate::program::SlotId;
@@ -153,7 +155,7 @@ impl Coop {
     /// True if a table of measurements names its tiling.
     pub(super) fn is_measured(&self, e: &Emit<'_>) -> bool {
         let named = e.caps.device.tuning.find(|| self.problem.key());
-        named.is_some_and(|name| name.split(":tail").next() == Some(&self.name()))
+        named.is_some_and(|name| name.split(TAIL).next() == Some(&self.name()))
     }
 
     /// The name of its tiling.
