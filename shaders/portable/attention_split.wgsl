@@ -123,6 +123,13 @@ fn main(
     if (p.has_lens != 0u) {
         rows = u32(clamp(bitcast<i32>(lens[p.lens_offset + batch * p.lens_stride]), 0, i32(p.rows)));
     }
+    if (first >= max(rows, 1u)) {
+        // No step comes to these rows, but all scales are looked at.
+        if (local == 0u) {
+            y[(flat + 1u) * (CHUNK * COLS / 4u + SCALE_LEN) - SCALE_LEN].x = ONE << 23u;
+        }
+        return;
+    }
     for (var at = local; at < max(CHUNK, COLS); at += THREADS) {
         if (at < CHUNK) {
             atomicStore(&of_rows[at], 0u);

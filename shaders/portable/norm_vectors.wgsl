@@ -1,6 +1,7 @@
 // As norm_row.wgsl for rows of whole vectors; see row_vectors.wgsl. The kernel that includes this says
 // what the rows are, with `elements`, which stores a sum where there is one, and where weights are.
 // uses norm_about.wgsl: about_size, mean_of, row_of, size_of
+// uses norm_alone.wgsl or norm_rounded.wgsl: write_also
 // uses norm_plain_vectors.wgsl or norm_residual_vectors.wgsl: BETA, beta, elements, gamma, p, y
 // uses norm_value.wgsl: RMS, Row, normalized
 // uses prelude.wgsl: flat_group
@@ -69,6 +70,7 @@ fn main(
                 b += floats(more, PARTS - 1u);
             }
             y[first + unit] = words_of(a, b);
+            write_also(first + unit, a);
         }
     }
 }

@@ -1,7 +1,7 @@
 // What stands before attention of new tokens, in one: queries turned as in rope.wgsl, dense; keys turned and
 // values as they are into windows at the same starts of two states alike, dense, whose heads are as long and
 // whole words. Nothing is written if the record of some data check says that the run failed. One invocation
-// writes one word: of the queries, then of the keys, then of the values.
+// writes the same word of HEADS neighbouring heads: of the queries, then of the keys, then of the values.
 // uses prelude.wgsl: bits_of, flat_group, float_of, lane_of, lanes, word_of
 // uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
 // uses window.wgsl: size_of, start_of
@@ -58,6 +58,8 @@ struct Params {
 
 // The elements of a head: divisions by what compilers do not know take long.
 override HEAD: u32 = 64u;
+// Divides the heads of queries and of keys.
+override HEADS: u32 = 1u;
 
 // 0 for queries, 1 for keys, 2 for values; where its head begins, and the distance of elements.
 var<private> part: u32;
@@ -103,7 +105,9 @@ fn main(
 ) {
     let n = lanes(DTYPE);
     var i = (flat_group(group, count) * 256u + local) * n;
-    if i >= p.q_numel + 2u * p.k_numel {
+    let q_numel = p.q_numel / HEADS;
+    let k_numel = p.k_numel / HEADS;
+    if i >= q_numel + 2u * k_numel {
         return;
     }
     // Looked at when there is something to write, so that nothing waits for it before.
@@ -115,15 +119,15 @@ fn main(
     var strides = vec3<u32>(p.q_batch, p.q_first, p.q_second);
     start = p.q_offset;
     dim = p.q_dim;
-    if i >= p.q_numel {
-        i -= p.q_numel;
+    if i >= q_numel {
+        i -= q_numel;
         part = 1u;
         heads = p.k_heads;
         strides = vec3<u32>(p.k_batch, p.k_first, p.k_second);
         start = p.k_offset;
         dim = p.k_dim;
-        if i >= p.k_numel {
-            i -= p.k_numel;
+        if i >= k_numel {
+            i -= k_numel;
             part = 2u;
             strides = vec3<u32>(p.v_batch, p.v_first, p.v_second);
             start = p.v_offset;
@@ -131,30 +135,39 @@ fn main(
         }
     }
     let d = i % HEAD;
-    let head = i / HEAD;
-    let second = head % heads;
-    let first = head / heads % p.first;
-    let batch = head / heads / p.first;
+    let some = i / HEAD;
+    let across = heads / HEADS;
+    let second = some % across * HEADS;
+    let first = some / across % p.first;
+    let batch = some / across / p.first;
     start += batch * strides.x + first * strides.y + second * strides.z;
     cos_start = p.cos_offset + batch * p.cos_batch + first * p.cos_first + second * p.cos_second;
     sin_start = p.sin_offset + batch * p.sin_batch + first * p.sin_first + second * p.sin_second;
-    var bits = bits_at(d);
-    if n == 2u {
-        bits |= bits_at(d + 1u) << 16u;
+    var bits: array<u32, HEADS>;
+    for (var h = 0u; h < HEADS; h += 1u) {
+        bits[h] = bits_at(d);
+        if n == 2u {
+            bits[h] |= bits_at(d + 1u) << 16u;
+        }
+        start += strides.z;
+        cos_start += p.cos_second;
+        sin_start += p.sin_second;
     }
     if failed != 0u {
         return;
     }
-    if part == 0u {
-        turned_q[i / n] = bits;
-        return;
+    var row = some * HEADS;
+    if part != 0u {
+        row = ((start_of(0u) + batch) * size_of(1u) + start_of(1u) + first) * size_of(2u) + start_of(2u) + second;
     }
-    let row = ((start_of(0u) + batch) * size_of(1u) + start_of(1u) + first) * size_of(2u)
-        + start_of(2u) + second;
-    let at = (row * HEAD + d) / n;
-    if part == 1u {
-        keys[at] = bits;
-    } else {
-        values[at] = bits;
+    for (var h = 0u; h < HEADS; h += 1u) {
+        let at = ((row + h) * HEAD + d) / n;
+        if part == 0u {
+            turned_q[at] = bits[h];
+        } else if part == 1u {
+            keys[at] = bits[h];
+        } else {
+            values[at] = bits[h];
+        }
     }
 }

@@ -154,7 +154,7 @@ impl<'a> Emit<'a> {
         (ty, Home::At(Buffer::Const(at as u32), 0))
     }
 
-    fn dense_layout(&self, shape: &[Dim]) -> Result<SymLayout, CompileError> {
+    pub(crate) fn dense_layout(&self, shape: &[Dim]) -> Result<SymLayout, CompileError> {
         SymLayout::dense(shape).ok_or_else(|| self.too_large(u64::MAX))
     }
 

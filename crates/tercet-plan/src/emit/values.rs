@@ -1,6 +1,6 @@
 //! Where the values of a graph lie: operands, results, and copies that are made once.
 
-use tercet_ir::{CompileError, Graph, NodeId, Value};
+use tercet_ir::{CompileError, DType, Graph, NodeId, Value};
 
 use super::{Emit, Home, View, all_known};
 use crate::families::copy;
@@ -24,6 +24,8 @@ pub(crate) struct Values {
     pub(super) copies: Vec<(View, Order, View)>,
     /// Values that are made where they are first asked for, with the arms that they are there in.
     made: Vec<(Value, Arms, View)>,
+    /// Slots of the same elements rounded to 16 bits, with the arms that they are there in.
+    rounded: Vec<(SlotId, Arms, DType, SlotId)>,
 }
 
 impl Values {
@@ -33,6 +35,7 @@ impl Values {
             places: vec![Vec::new(); graph.len()],
             copies: Vec::new(),
             made: Vec::new(),
+            rounded: Vec::new(),
         }
     }
 }
@@ -153,6 +156,30 @@ impl<'a> Emit<'a> {
         let arms = self.cursor.arms.clone();
         self.values.made.push((of, arms, view.clone()));
         Ok(view)
+    }
+
+    /// A slot for the elements of a dense value in 16 bits, which the kernel that makes the value writes as well, for products in
+    /// these arms. None where the value does not stay as it is.
+    ///
+    /// # Errors
+    /// As [`Emit::temp`].
+    pub(crate) fn round(&mut self, of: &View, to: DType) -> Result<Option<View>, CompileError> {
+        if self.home(of.slot) != Home::Arena {
+            return Ok(None);
+        }
+        let copy = self.temp(to, of.layout.shape())?;
+        let arms = self.cursor.arms.clone();
+        self.values.rounded.push((of.slot, arms, to, copy.slot));
+        Ok(Some(copy))
+    }
+
+    /// The slot of the same elements in this dtype, where there is one in these arms.
+    pub(crate) fn rounded(&self, of: SlotId, to: DType) -> Option<SlotId> {
+        let known = |(slot, arms, dtype, _): &&(SlotId, Arms, DType, SlotId)| {
+            *slot == of && *dtype == to && self.cursor.arms.starts_with(arms)
+        };
+        let found = self.values.rounded.iter().find(known);
+        found.map(|(.., copy)| *copy)
     }
 
     /// The slot that a result of the node is written into because an operand lies there.

@@ -109,13 +109,20 @@ pub(crate) fn as_map(graph: &Graph, node: &Node) -> Map {
     }
 }
 
-/// The gate of a product whose results lie at `both`, as a step of its own.
-pub(crate) fn gate(e: &mut Emit<'_>, gate: &Gate, both: View, y: &View) {
+/// The gate of a product whose results lie at `both`, as a step of its own, into `y` and, where that is given, rounded.
+pub(crate) fn gate(e: &mut Emit<'_>, gate: &Gate, both: View, y: &View, rounded: Option<View>) {
     let graph = e.graph;
     let node = graph.node(gate.map);
-    let map = as_map(graph, node);
+    let mut map = as_map(graph, node);
+    let mut results = vec![(map.results[0], y.clone())];
+    if let Some(rounded) = rounded {
+        let cast = ScalarOp::Cast(rounded.dtype);
+        let of = MapArg::Step(map.results[0]);
+        results.push((map.body.len(), rounded));
+        map.body.push(MapStep::new(cast, vec![of]));
+    }
     let region = e.with_place(gate.product, both, |e| Region::new(e, node, &map));
-    region.dispatch(e, &[(map.results[0], y.clone())]);
+    region.dispatch(e, &results);
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {

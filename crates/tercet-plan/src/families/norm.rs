@@ -102,10 +102,40 @@ static VECTORS: Kernel<NormParams> = Kernel::wgsl(
         portable!("norm_value.wgsl"),
         portable!("norm_about.wgsl"),
         portable!("norm_plain_vectors.wgsl"),
+        portable!("norm_alone.wgsl"),
         portable!("norm_vectors.wgsl"),
     ],
     &[Access::Read, Access::Read, Access::Read, Access::Write],
     &["DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA"],
+);
+
+/// The same of F32, which also writes its result in 16 bits.
+static VECTORS_ROUNDED: Kernel<NormParams> = Kernel::wgsl(
+    "norm_vectors_rounded",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("cluster.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("row_floats.wgsl"),
+        portable!("halves.wgsl"),
+        portable!("row_vectors.wgsl"),
+        portable!("norm_scale.wgsl"),
+        portable!("norm_value.wgsl"),
+        portable!("norm_about.wgsl"),
+        portable!("norm_plain_vectors.wgsl"),
+        portable!("norm_rounded.wgsl"),
+        portable!("norm_vectors.wgsl"),
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+    ],
+    &[
+        "DTYPE", "VECTORS", "THREADS", "ACROSS", "RMS", "BETA", "ROUNDED",
+    ],
 );
 
 /// A residual sum and its norm, of rows of whole vectors.
@@ -122,6 +152,7 @@ static RESIDUAL_VECTORS: Kernel<ResidualParams> = Kernel::wgsl(
         portable!("norm_value.wgsl"),
         portable!("norm_about.wgsl"),
         portable!("norm_residual_vectors.wgsl"),
+        portable!("norm_alone.wgsl"),
         portable!("norm_vectors.wgsl"),
     ],
     &[
@@ -177,6 +208,7 @@ pub(crate) static NORMS: Family = Family {
     kernels: &[
         &NORM.def,
         &VECTORS.def,
+        &VECTORS_ROUNDED.def,
         &RESIDUAL.def,
         &RESIDUAL_VECTORS.def,
         &APPLY.def,
@@ -215,8 +247,13 @@ pub(crate) fn prologue(e: &mut Emit<'_>, of: Value) -> Result<RowNorm, CompileEr
     })
 }
 
-/// The rows of a norm that was left to products, as a step of its own.
-pub(crate) fn rows(e: &mut Emit<'_>, norm: &RowNorm) -> Result<View, CompileError> {
+/// The rows of a norm that was left to products, as a step of its own, which also writes them rounded where it can if that is
+/// asked for ([`Emit::rounded`]).
+pub(crate) fn rows(
+    e: &mut Emit<'_>,
+    norm: &RowNorm,
+    rounded: Option<DType>,
+) -> Result<View, CompileError> {
     e.made(norm.of, |e| {
         let own = Norm {
             rms: true,
@@ -226,7 +263,7 @@ pub(crate) fn rows(e: &mut Emit<'_>, norm: &RowNorm) -> Result<View, CompileErro
         };
         let y = e.temp(norm.x.dtype, norm.x.layout.shape())?;
         let (x, rows) = planes(e, &norm.x, norm.x.layout.shape().len() - 1)?;
-        plain(e, &own, &x, &rows, &y)?;
+        plain(e, &own, &x, &rows, &y, rounded)?;
         Ok(y)
     })
 }
@@ -256,7 +293,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     if node.outputs.len() == 1 {
         let (x, rows) = planes(e, &x, axis)?;
-        return plain(e, &norm, &x, &rows, &y);
+        return plain(e, &norm, &x, &rows, &y, None);
     }
     let (x, rows) = matrix(e, &x, axis)?;
     let bias = dense(e, bias)?;
@@ -335,6 +372,7 @@ fn plain(
     x: &View,
     rows: &Rows,
     y: &View,
+    rounded: Option<DType>,
 ) -> Result<(), CompileError> {
     let (x_count, x_outer) = match rows.kept {
         1 => (rows.rows, Num::ZERO),
@@ -356,7 +394,18 @@ fn plain(
         let consts = [code(x.dtype), vectors, threads, 0, rms, has_beta];
         let args = [x.slot, norm.gamma.slot, beta, y.slot];
         let grid = groups(e, rows, share);
-        e.dispatch(&VECTORS, &consts, &args, &params, grid);
+        let rounded = match rounded.filter(|_| x.dtype == DType::F32) {
+            Some(to) => e.round(y, to)?,
+            None => None,
+        };
+        match rounded {
+            Some(copy) => {
+                let consts: Vec<u32> = consts.into_iter().chain([code(copy.dtype)]).collect();
+                let args: Vec<SlotId> = args.into_iter().chain([copy.slot]).collect();
+                e.dispatch(&VECTORS_ROUNDED, &consts, &args, &params, grid);
+            }
+            None => e.dispatch(&VECTORS, &consts, &args, &params, grid),
+        }
         return Ok(());
     }
     let per = rows.per_word(x.dtype);
@@ -455,7 +504,7 @@ impl Residual {
             let grid = e.grid_of(words, 256);
             e.dispatch(&SUM, &[dtype, has_bias], &args, &params, grid);
             let (sum, rows) = matrix(e, sum, axis)?;
-            return plain(e, norm, &sum, &rows, y);
+            return plain(e, norm, &sum, &rows, y, None);
         }
         let units = rows.bounds.len / per as usize;
         let share = share(rows, units);

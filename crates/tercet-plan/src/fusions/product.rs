@@ -32,6 +32,8 @@ pub(crate) struct Gate {
     pub(crate) product: NodeId,
     /// The map that says so.
     pub(crate) map: NodeId,
+    /// A product has it as rows.
+    pub(crate) is_rows: bool,
 }
 
 /// What follows a product that is left to it.
@@ -246,6 +248,10 @@ fn gate(flow: &Dataflow<'_>, id: NodeId, map: &Map) -> Option<(NodeId, Epilogue)
         f: *f,
         product: of.node,
         map: id,
+        is_rows: flow.all_readers(first(id)).iter().any(|reader| {
+            let reader = graph.node(*reader);
+            is_product(graph, reader) && reader.inputs[0] == first(id)
+        }),
     };
     is_gate.then_some((of.node, Epilogue::Gate(gate)))
 }

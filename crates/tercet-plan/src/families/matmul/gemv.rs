@@ -33,6 +33,7 @@ fn takes(p: &Product, rows: u32) -> Takes {
     Takes {
         norm: rows == 1 && p.k.known().is_some_and(|k| k > 0),
         gate: true,
+        ..Takes::NOTHING
     }
 }
 

@@ -6,6 +6,7 @@ use tercet_ir::{CompileError, DType};
 use super::gemm::{self, Tile};
 use super::gemv;
 use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
+use super::narrowed;
 use super::product::{Product, activation_code};
 use super::skinny_laid::{self, Laid};
 use crate::emit::{Emit, View};
@@ -241,14 +242,16 @@ impl Given {
 pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), CompileError> {
     let mut p = p.clone().of_one_column_as_row();
     if !gemv::floats_take(e, &p, 1)?.norm {
-        p = with_norm_before(e, p)?;
+        let rounded = narrowed::dtype_of(e, &p);
+        p = with_norm_before(e, p, rounded)?;
     }
     let p = &p;
     through_f32(e, p, y, |e, sums| {
         by_rows(e, p, &[], |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::floats_take(e, p, rows)?,
-                RowRange::Dozens(_) | RowRange::Many => Takes::NOTHING,
+                RowRange::Dozens(_) => Takes::NOTHING,
+                RowRange::Many => Takes::nothing_of(e, p),
             };
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?;
@@ -281,10 +284,10 @@ pub(super) fn packed(
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::packed_take(p, rows),
                 RowRange::Dozens(_) => Takes {
-                    norm: false,
                     gate: true,
+                    ..Takes::NOTHING
                 },
-                RowRange::Many => Takes::NOTHING,
+                RowRange::Many => Takes::nothing_of(e, p),
             };
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?.of_blocks(e, blocks)?;
@@ -301,12 +304,16 @@ pub(super) fn packed(
     })
 }
 
-/// The same with its norm, if it has one, as a step before it.
-fn with_norm_before(e: &mut Emit<'_>, mut p: Product) -> Result<Product, CompileError> {
+/// The same with its norm, if it has one, as a step before it, which also writes the rows in 16 bits where that is given.
+fn with_norm_before(
+    e: &mut Emit<'_>,
+    mut p: Product,
+    rounded: Option<DType>,
+) -> Result<Product, CompileError> {
     let Some(norm) = p.norm.take() else {
         return Ok(p);
     };
-    let rows = norm::rows(e, &norm)?;
+    let rows = norm::rows(e, &norm, rounded)?;
     p.with_rows(e, &rows)
 }
 
@@ -315,13 +322,24 @@ fn with_norm_before(e: &mut Emit<'_>, mut p: Product) -> Result<Product, Compile
 pub(super) struct Takes {
     pub(super) norm: bool,
     pub(super) gate: bool,
+    /// The dtype that products of as many rows may round them to.
+    pub(super) rounds: Option<DType>,
 }
 
 impl Takes {
     pub(super) const NOTHING: Takes = Takes {
         norm: false,
         gate: false,
+        rounds: None,
     };
+
+    /// Nothing, of a product of many rows.
+    fn nothing_of(e: &Emit<'_>, p: &Product) -> Takes {
+        Takes {
+            rounds: narrowed::dtype_of(e, p),
+            ..Takes::NOTHING
+        }
+    }
 
     /// Emits a product through such a kernel, with the rest as steps of their own.
     fn emit(
@@ -333,13 +351,20 @@ impl Takes {
     ) -> Result<(), CompileError> {
         let mut p = match self.norm {
             true => p.clone(),
-            false => with_norm_before(e, p.clone())?,
+            false => with_norm_before(e, p.clone(), self.rounds)?,
         };
         match p.gate.take_if(|_| !self.gate) {
             Some(gate) => {
                 let both = e.temp(y.dtype, &e.graph.node(gate.product).outputs[0].shape)?;
                 kernel(e, &p, &both)?;
-                map::gate(e, &gate, both, y);
+                let rounds = self
+                    .rounds
+                    .filter(|_| gate.is_rows && y.dtype == DType::F32);
+                let rounded = match rounds {
+                    Some(to) => e.round(y, to)?,
+                    None => None,
+                };
+                map::gate(e, &gate, both, y, rounded);
                 Ok(())
             }
             None => kernel(e, &p, y),

@@ -76,8 +76,12 @@ pub(super) static APPEND: Kernel<AppendParams> = Kernel::wgsl(
         Access::Write,
         Access::Read,
     ],
-    &["DTYPE", "COS", "SIN", "HEAD"],
+    &["DTYPE", "COS", "SIN", "HEAD", "HEADS"],
 );
+
+/// Neighbouring heads of which an invocation takes the same element, where heads are so many: most of its work is where they
+/// begin.
+const TOGETHER: usize = 4;
 
 /// True if the device binds as much as the kernel takes.
 pub(crate) fn is_available(caps: &Caps) -> bool {
@@ -94,6 +98,8 @@ pub(crate) struct Append {
     pub(crate) params: AppendParams,
     /// DTYPE, COS, SIN, HEAD.
     pub(crate) consts: [u32; 4],
+    /// Heads that an invocation takes.
+    heads: u32,
     /// As the kernel takes them: queries, keys and values, tables, starts, then results.
     pub(crate) args: [SlotId; 9],
     /// The shape of what is appended to a cache.
@@ -123,11 +129,20 @@ impl Append {
         let [dtype, cosines, sines] = q.consts();
         // Rows of caches are whole words of known length.
         let head = window[3].known().unwrap_or(0);
+        let has_groups = |shape: &Shape| {
+            let heads = shape[2].known();
+            heads.is_some_and(|n| n.is_multiple_of(TOGETHER))
+        };
+        let heads = match has_groups(&ty.shape) && has_groups(&window) {
+            true => TOGETHER as u32,
+            false => 1,
+        };
         let ([x, cos, sin], [keys, ..]) = (q.slots(), k.slots());
         Ok(Append {
             at: group.query_rope,
             params,
             consts: [dtype, cosines, sines, head as u32],
+            heads,
             args: [
                 x,
                 keys,
@@ -151,10 +166,11 @@ impl Append {
         let tape = e.tape();
         let both = tape.add(k, k);
         let all = tape.add(q, both);
-        let words = tape.ceil_div(all, lanes(self.queries.dtype));
+        let words = tape.ceil_div(all, self.heads * lanes(self.queries.dtype));
         let grid = e.grid_of(words, 256);
+        let consts: Vec<u32> = self.consts.into_iter().chain([self.heads]).collect();
         e.with_node(self.at, |e| {
-            e.dispatch_guarded(&APPEND, &self.consts, &self.args, &self.params, grid);
+            e.dispatch_guarded(&APPEND, &consts, &self.args, &self.params, grid);
         });
     }
 }
