@@ -10,7 +10,7 @@ mod common;
 use common::{assert_silent, backend};
 use tercet_ir::accuracy::{Accuracy, tolerance};
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{CompileOptions, DType, Executable, Graph, Tensor, TensorType, Type};
+use tercet_ir::{CompileOptions, DType, Dim, Executable, Graph, Scheme, Tensor, TensorType, Type};
 use tercet_plan::gemm_coop::{Scope, Tiling};
 use tercet_plan::{CoopType, Kind};
 use tercet_vulkan::{GemmProblem, Tuning, VulkanBackend};
@@ -153,6 +153,69 @@ fn last_columns_in_parts_give_the_product() {
             };
             check(backend, &name, size, f, &kernels);
         }
+    }
+    assert_silent(backend);
+}
+
+/// `f(norm(x) gate) * (norm(x) up)` times `down`, of weights of 16 bits, with what stands between products as results too or not.
+fn feed_forward(k: usize, are_read: bool) -> Graph {
+    let mut g = Graph::new();
+    let x = Type::new(DType::F32, [Dim::sym("m"), k.into()]);
+    let x = g.input("x", x).unwrap();
+    let gain = g.param("gain", Type::new(DType::F32, [k])).unwrap();
+    let both = g.param("both", Type::new(DType::F16, [2 * k, k])).unwrap();
+    let down = g.param("down", Type::new(DType::F16, [k, k])).unwrap();
+    let rows = g.rms_norm(x, gain, None, 1e-5).unwrap();
+    let sums = g.dequant_matmul(rows, both, Scheme::F16).unwrap();
+    let [gate, up] = [0, k as i64].map(|at| {
+        let half = g.slice_axis(sums, 1, at, at + k as i64, 1);
+        half.unwrap()
+    });
+    let gate = g.silu(gate).unwrap();
+    let gated = g.mul(gate, up).unwrap();
+    let y = g.dequant_matmul(gated, down, Scheme::F16).unwrap();
+    g.output("y", y).unwrap();
+    if are_read {
+        g.output("rows", rows).unwrap();
+        g.output("gated", gated).unwrap();
+    }
+    g
+}
+
+#[test]
+fn rows_that_are_made_rounded_give_the_bits_of_rows_rounded_after() {
+    let Some(backend) = backend() else {
+        return;
+    };
+    let (m, k) = (35, 128);
+    let wide = |shape: &[usize], seed| {
+        let (_, values) = numbers(shape, seed);
+        Tensor::from_f64s(TensorType::new(DType::F32, shape), &values).unwrap()
+    };
+    let (x, gain) = (wide(&[m, k], 1), wide(&[k], 1 << 20));
+    let (both, _) = numbers(&[2 * k, k], 2 << 20);
+    let (down, _) = numbers(&[k, k], 3 << 20);
+    let options = CompileOptions::new().bound("m", 40);
+    let options = options.products_in(Some(DType::F16));
+    let [together, apart] = [false, true].map(|are_read| {
+        let g = feed_forward(k, are_read);
+        let mut exe = backend.compile_gpu(&g, &options).unwrap();
+        let kernels = &exe.program().kernels;
+        let is_there = |name: &str| kernels.iter().any(|k| k.name.starts_with(name));
+        let found = ["gemm_coop", "norm_vectors_rounded", "matmul_narrow_rows"].map(is_there);
+        let exe: &mut dyn Executable = &mut exe;
+        for (name, value) in [("gain", &gain), ("both", &both), ("down", &down)] {
+            exe.set_param(name, value.clone()).unwrap();
+        }
+        (exe.run(&[("x", &x)]).unwrap()[0].clone(), found)
+    });
+    assert_eq!(together.0.bytes(), apart.0.bytes());
+    let has_matrices = apart.1[0];
+    if has_matrices {
+        assert_eq!(together.1, [true, true, false]);
+        assert_eq!(apart.1, [true, false, true]);
+    } else {
+        eprintln!("{} has no such matrices", backend.device().name);
     }
     assert_silent(backend);
 }

@@ -239,6 +239,22 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
 }
 
 #[test]
+fn norms_and_gates_of_prompts_write_their_rows_rounded() {
+    let graph = feed_forward(false).expect("a graph");
+    let options = CompileOptions::new().bound("s", 512);
+    let options = options.products_in(Some(DType::F16));
+    let program = compile(&graph, &options, &Caps::h200()).expect("a program");
+    let steps = played(&program, 512);
+    let products = steps.iter().filter(|k| k.starts_with("gemm_coop_f16"));
+    assert_eq!(products.count(), 2, "{steps:?}");
+    assert_eq!(steps[0], "norm_vectors_rounded", "{steps:?}");
+    // The map that is the gate has a second result.
+    let is_second = |k: &String| k == "norm_vectors" || k.contains("narrow");
+    assert!(!steps.iter().any(is_second), "{steps:?}");
+    assert!(program.to_string().contains("->f32,f16"), "{program}");
+}
+
+#[test]
 fn a_norm_that_something_else_reads_is_a_step() {
     let program = planned(&feed_forward(true).expect("a graph"));
     assert_eq!(played(&program, 1)[0], "norm_vectors", "{program}");
