@@ -22,6 +22,8 @@ struct State {
     left: usize,
     failed: bool,
     waker: Option<Waker>,
+    /// A thread waits for the submission and has not let go of the device.
+    is_watched: bool,
 }
 
 impl Signal {
@@ -29,10 +31,22 @@ impl Signal {
         let mut state = lock(&self.state);
         state.left -= 1;
         state.failed |= !ok;
+        // Whoever watches wakes the task when it has let go of the device.
+        let is_watched = state.is_watched;
         if state.left > 0 {
             return;
         }
         drop(state);
+        self.changed.notify_all();
+        if !is_watched {
+            self.wake();
+        }
+    }
+
+    /// The thread that waited has let go of the device, or there is none.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn leave(&self) {
+        lock(&self.state).is_watched = false;
         self.changed.notify_all();
         self.wake();
     }
@@ -245,6 +259,11 @@ impl Flight {
                 drop(wait.unwrap_or_else(PoisonError::into_inner));
             }
         }
+        let mut state = lock(&self.signal.state);
+        while state.is_watched {
+            let changed = self.signal.changed.wait(state);
+            state = changed.unwrap_or_else(PoisonError::into_inner);
+        }
         Ok(())
     }
 
@@ -272,7 +291,10 @@ impl Flight {
         lock(&self.signal.state).waker = Some(cx.waker().clone());
         // Asked now, as it may have been done before the waker was there.
         if self.signal.done(gpu)? {
-            return Poll::Ready(Ok(()));
+            return match lock(&self.signal.state).is_watched {
+                true => Poll::Pending,
+                false => Poll::Ready(Ok(())),
+            };
         }
         if !self.watched {
             self.watched = watch(gpu, self);
@@ -283,18 +305,23 @@ impl Flight {
 
 /// Natively, a thread that waits for the submission, so that its callbacks are called. False if
 /// there is no thread to be had: the task then polls until it is done.
+///
+/// The task goes on only when the thread has let go of the device. If the thread were the last to hold it, it would close
+/// the driver while the process may be ending, and drivers do not stand being unloaded while their exit handlers run.
 #[cfg(not(target_arch = "wasm32"))]
 fn watch(gpu: &Arc<Gpu>, flight: &Flight) -> bool {
     let (gpu, submission) = (Arc::clone(gpu), flight.submission.clone());
     let signal = Arc::clone(&flight.signal);
+    lock(&signal.state).is_watched = true;
     let thread = std::thread::Builder::new().name("tercet-wgpu".to_string());
     let spawned = thread.spawn(move || {
         // A lost device is found by the woken task.
         let _ = gpu.poll(Some(&submission));
-        signal.wake();
+        drop(gpu);
+        signal.leave();
     });
     if spawned.is_err() {
-        flight.signal.wake();
+        flight.signal.leave();
     }
     spawned.is_ok()
 }
