@@ -70,7 +70,9 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         accepts,
         scratch: Some(Box::new(move |layouts, threads| {
             let (m, k, n) = sizes(&layouts[0], &layouts[1], shared_rhs);
-            let a = gemm_packed_scratch_len(level, Threads::Serial, m, k) * threads;
+            let steps = layouts[0].strides();
+            let step = steps.last().map_or(1, |step| *step as usize);
+            let a = gemm_packed_scratch_len(level, threads, [m, n, k], step);
             4 * (a + packed_b_len(level, k, n))
         })),
         pack: shared_rhs.then_some((1, pack)),
