@@ -49,17 +49,32 @@ struct Case {
     n: usize,
     k: usize,
     a_transposed: bool,
+    /// From one row of a transposed A to the next.
+    a_apart: usize,
     b_transposed: bool,
     activation: Activation,
     bias: bool,
     residual: bool,
 }
 
-fn check(case: &Case, level: SimdLevel, threads: Threads) -> Vec<f32> {
+/// Whether rows of a transposed A are copied, for which scratch memory is needed, or read in place.
+#[derive(Clone, Copy)]
+enum Across {
+    Copied,
+    InPlace,
+}
+
+fn check(case: &Case, level: SimdLevel, threads: Threads, across: Across) -> Vec<f32> {
     let &Case { m, n, k, .. } = case;
-    let (a_data, b_data) = (noise(m * k, 1), noise(k * n, 2));
+    let (a_data, b_data) = (noise(m * k * case.a_apart, 1), noise(k * n, 2));
     let a = if case.a_transposed {
-        MatView::row_major(&a_data, k, m).transposed()
+        MatView {
+            data: &a_data,
+            rows: m,
+            cols: k,
+            row_stride: case.a_apart,
+            col_stride: m * case.a_apart,
+        }
     } else {
         MatView::row_major(&a_data, m, k)
     };
@@ -76,7 +91,12 @@ fn check(case: &Case, level: SimdLevel, threads: Threads) -> Vec<f32> {
     };
     let stride = n + 3;
     let mut c = vec![7.0; m * stride];
-    let mut scratch = vec![0.0; gemm::gemm_scratch_len(level, threads, m, n, k)];
+    let copied = gemm::gemm_packed_scratch_len(level, threads.count(), [m, n, k], a.col_stride);
+    let packed = gemm::gemm_scratch_len(level, threads, m, n, k);
+    let mut scratch = match across {
+        Across::Copied => vec![0.0; packed + copied],
+        Across::InPlace => vec![0.0; packed],
+    };
     gemm::gemm(
         level,
         threads,
@@ -137,6 +157,7 @@ fn products_agree_with_f64() {
         (65, 129, 257),
         (300, 40, 20),
         (7, 9, 512),
+        (70, 100, 1100),
     ];
     let activations = [
         Activation::None,
@@ -155,14 +176,17 @@ fn products_agree_with_f64() {
                     n,
                     k,
                     a_transposed: flags & 1 != 0,
+                    a_apart: 1 + i % 2,
                     b_transposed: flags & 2 != 0,
                     activation: activations[(i + flags) % activations.len()],
                     bias: (i + flags) % 2 == 0,
                     residual: (i + flags) % 3 == 0,
                 };
-                let serial = check(&case, level, Threads::Serial);
-                let pool = check(&case, level, Threads::Pool);
+                let serial = check(&case, level, Threads::Serial, Across::Copied);
+                let pool = check(&case, level, Threads::Pool, Across::Copied);
                 assert_eq!(serial, pool, "the result depends on the threads");
+                let in_place = check(&case, level, Threads::Pool, Across::InPlace);
+                assert_eq!(serial, in_place, "the result depends on copies");
             }
         }
     }
@@ -185,7 +209,6 @@ fn packed_weights_are_reusable() {
         );
         for m in [1, 2, 20] {
             let a = noise(m * k, 6);
-            let mut scratch = vec![0.0; gemm::gemm_packed_scratch_len(level, Threads::Pool, m, k)];
             let mut c = vec![0.0; m * n];
             let b = PackedB::new(level, &packed, k, n);
             let a_view = MatView::row_major(&a, m, k);
@@ -197,7 +220,7 @@ fn packed_weights_are_reusable() {
                 &mut c,
                 n,
                 &Epilogue::NONE,
-                &mut scratch,
+                &mut [],
             );
             for i in 0..m {
                 for j in 0..n {

@@ -1,6 +1,7 @@
 //! Folding rows into columns: `acc[j] = f(acc[j], x[j])`, the step of a reduction along a leading
 //! axis. Callers fix the order of the rows, so that results do not depend on threads.
 
+use super::rows;
 use super::simd::{Simd, simd_dispatch};
 use super::vmath::scalar;
 
@@ -58,14 +59,15 @@ simd_dispatch!(
 #[inline(always)]
 unsafe fn fold_all_body<S: Simd>(column: Column, x: &[f32]) -> f32 {
     const LANES: usize = 128;
-    let mut acc = [column.identity(); LANES];
-    for x in x.chunks(LANES) {
-        fold_row_body::<S>(column, &mut acc[..x.len()], x);
+    match column {
+        Column::Sum => {
+            let mut acc = [0.0; LANES];
+            for x in x.chunks(LANES) {
+                fold_row_body::<S>(column, &mut acc[..x.len()], x);
+            }
+            acc.into_iter().fold(0.0, |a, b| a + b)
+        }
+        Column::Max => rows::max_body::<S>(x),
+        Column::Min => rows::min_body::<S>(x),
     }
-    acc.into_iter()
-        .fold(column.identity(), |a, b| match column {
-            Column::Sum => a + b,
-            Column::Max => scalar::maximum(a, b),
-            Column::Min => scalar::minimum(a, b),
-        })
 }

@@ -73,7 +73,45 @@ fn fold_lanes(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
 /// The maximum of the elements that are numbers; `-inf` if none is.
 #[inline(always)]
 pub(crate) fn max_ignoring_nan(x: &[f32]) -> f32 {
-    fold_lanes(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+    fold_halves(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+/// As [`fold_lanes`] for what may be taken in any order: lanes join by halves.
+#[inline(always)]
+fn fold_halves(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut acc = [init; 32];
+    let (chunks, tail) = x.as_chunks::<32>();
+    for chunk in chunks {
+        for (acc, x) in acc.iter_mut().zip(chunk) {
+            *acc = f(*acc, *x);
+        }
+    }
+    for (acc, x) in acc.iter_mut().zip(tail) {
+        *acc = f(*acc, *x);
+    }
+    let mut lanes = acc.len();
+    while lanes > 1 {
+        lanes /= 2;
+        let (low, high) = acc.split_at_mut(lanes);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = f(*low, *high);
+        }
+    }
+    acc[0]
+}
+
+/// The first NaN.
+#[inline(always)]
+fn nan(x: &[f32]) -> Option<f32> {
+    let any = x.iter().fold(false, |any, x| any | x.is_nan());
+    any.then(|| x.iter().copied().find(|x| x.is_nan()))?
+}
+
+/// Whether a zero of this sign is there.
+#[inline(always)]
+fn has(zero: f32, x: &[f32]) -> bool {
+    let is = |x: &f32| x.to_bits() == zero.to_bits();
+    x.iter().fold(false, |any, x| any | is(x))
 }
 
 simd_dispatch!(
@@ -92,15 +130,27 @@ simd_dispatch!(
 /// # Safety
 /// Needs the instructions of `S`.
 #[inline(always)]
-unsafe fn max_body<S: Simd>(x: &[f32]) -> f32 {
-    fold_lanes(x, f32::NEG_INFINITY, scalar::maximum)
+pub(crate) unsafe fn max_body<S: Simd>(x: &[f32]) -> f32 {
+    let most = max_ignoring_nan(x);
+    match nan(x) {
+        Some(nan) => nan,
+        None if most == 0.0 && has(0.0, x) => 0.0,
+        None if most == 0.0 => -0.0,
+        None => most,
+    }
 }
 
 /// # Safety
 /// Needs the instructions of `S`.
 #[inline(always)]
-unsafe fn min_body<S: Simd>(x: &[f32]) -> f32 {
-    fold_lanes(x, f32::INFINITY, scalar::minimum)
+pub(crate) unsafe fn min_body<S: Simd>(x: &[f32]) -> f32 {
+    let least = fold_halves(x, f32::INFINITY, |a, b| if b < a { b } else { a });
+    match nan(x) {
+        Some(nan) => nan,
+        None if least == 0.0 && has(-0.0, x) => -0.0,
+        None if least == 0.0 => 0.0,
+        None => least,
+    }
 }
 
 /// # Safety

@@ -11,6 +11,7 @@ use crate::kernels::gemm::{
     Activation, Epilogue, MatView, PackedB, gemm, gemm_packed, gemm_packed_scratch_len, pack_b,
     packed_b_len,
 };
+use crate::kernels::parallel::{Chunks, for_each_part};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::{Accept, Lowered, Pack, floats_mut, missing, zeroed_floats};
@@ -51,16 +52,17 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         _ => Activation::None,
     };
     let level = SimdLevel::detect();
+    let shared_rhs = graph.ty(node.inputs[1]).rank() <= 2;
     let accepts = node.inputs.iter().enumerate().map(|(i, v)| {
         // Leading axes merge into rows only where they are dense; two axes may have any strides.
         match (i, graph.ty(*v).rank()) {
             (0 | 1, 2) => Accept::Matrix,
             (1, n) if n > 2 => Accept::Matrix,
+            (0, n) if n > 2 && !shared_rhs => Accept::Matrix,
             _ => Accept::Dense,
         }
     });
     let accepts = accepts.collect();
-    let shared_rhs = graph.ty(node.inputs[1]).rank() <= 2;
     let run = move |args: &mut Args<'_>| {
         run(level, fused, shared_rhs, args);
         Ok(())
@@ -70,8 +72,17 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         accepts,
         scratch: Some(Box::new(move |layouts, threads| {
             let (m, k, n) = sizes(&layouts[0], &layouts[1], shared_rhs);
-            let a = gemm_packed_scratch_len(level, Threads::Serial, m, k) * threads;
-            4 * (a + packed_b_len(level, k, n))
+            let step = last_stride(&layouts[0]);
+            let whole = scratch_len(level, threads, [m, n, k], step);
+            let groups = match shared_rhs {
+                true => None,
+                false => {
+                    let one = scratch_len(level, 1, [m, n, k], step);
+                    let products = product_count(&layouts[0], &layouts[1]);
+                    groups(threads, products, one).map(|groups| groups * one)
+                }
+            };
+            4 * whole.max(groups.unwrap_or(0))
         })),
         pack: shared_rhs.then_some((1, pack)),
         work: |layouts| {
@@ -176,6 +187,53 @@ fn run(level: SimdLevel, activation: Activation, shared_rhs: bool, args: &mut Ar
     batched(level, threads, &a, &b, (m, k, n), y, scratch);
 }
 
+/// From one column of an operand to the next.
+fn last_stride(a: &Layout) -> usize {
+    a.strides().last().map_or(1, |step| *step as usize)
+}
+
+/// Floats of scratch memory of one product on so many threads.
+fn scratch_len(
+    level: SimdLevel,
+    threads: usize,
+    [m, n, k]: [usize; 3],
+    a_col_stride: usize,
+) -> usize {
+    gemm_packed_scratch_len(level, threads, [m, n, k], a_col_stride) + packed_b_len(level, k, n)
+}
+
+/// The groups of products that run at once, each product of one thread with so many floats of scratch memory; nothing where threads
+/// share each product instead, as those of few large ones do.
+fn groups(threads: usize, products: usize, scratch: usize) -> Option<usize> {
+    /// Groups per thread, so that uneven threads even out.
+    const GROUPS: usize = 4;
+    /// Floats of scratch memory of a product that the caches hold beside the others.
+    const SMALL: usize = 1 << 16;
+    let fits = threads > 1 && products >= 2 * threads && (1..=SMALL).contains(&scratch);
+    fits.then(|| products.min(GROUPS * threads))
+}
+
+/// The leading axes of a product, which broadcast: their number, and their sizes.
+fn leading(a: &Layout, b: &Layout) -> (usize, [usize; tercet_ir::MAX_RANK]) {
+    let rank = |v: &Layout| v.rank().saturating_sub(2);
+    let lead = rank(a).max(rank(b));
+    let mut shape = [1usize; tercet_ir::MAX_RANK];
+    for v in [a, b] {
+        let skip = lead - rank(v);
+        for axis in 0..rank(v) {
+            if v.shape()[axis] != 1 {
+                shape[skip + axis] = v.shape()[axis];
+            }
+        }
+    }
+    (lead, shape)
+}
+
+fn product_count(a: &Layout, b: &Layout) -> usize {
+    let (lead, shape) = leading(a, b);
+    shape[..lead].iter().product()
+}
+
 /// One product per index of the leading axes, which broadcast.
 fn batched(
     level: SimdLevel,
@@ -186,41 +244,49 @@ fn batched(
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let rank = |v: &View<'_>| v.shape().len().saturating_sub(2);
-    let lead = rank(a).max(rank(b));
-    let mut index = [0usize; tercet_ir::MAX_RANK];
-    let mut shape = [1usize; tercet_ir::MAX_RANK];
-    for v in [a, b] {
-        let skip = lead - rank(v);
-        for axis in 0..rank(v) {
-            if v.shape()[axis] != 1 {
-                shape[skip + axis] = v.shape()[axis];
+    let (lead, shape) = leading(a.layout, b.layout);
+    // Where the operand of product `i` begins.
+    let offset = |v: &View<'_>, mut i: usize| -> usize {
+        let skip = lead - v.shape().len().saturating_sub(2);
+        let mut at = 0;
+        for axis in (0..lead).rev() {
+            let index = i % shape[axis];
+            i /= shape[axis];
+            if axis >= skip && v.shape()[axis - skip] != 1 {
+                at += index * v.layout.strides()[axis - skip] as usize;
             }
         }
-    }
-    let offset = |v: &View<'_>, index: &[usize]| -> usize {
-        let skip = lead - rank(v);
-        let axes = (0..rank(v)).filter(|&axis| v.shape()[axis] != 1);
-        axes.map(|axis| index[skip + axis] * v.layout.strides()[axis] as usize)
-            .sum()
+        at
     };
-    for y in y.chunks_mut((m * n).max(1)) {
+    let product = |i: usize, threads, y: &mut [f32], scratch: &mut [f32]| {
         let (own_a, own_b) = (a.tail::<f32>(), b.tail::<f32>());
-        let own_a = own_a.get(offset(a, &index)..).unwrap_or(&[]);
-        let own_b = own_b.get(offset(b, &index)..).unwrap_or(&[]);
+        let own_a = own_a.get(offset(a, i)..).unwrap_or(&[]);
+        let own_b = own_b.get(offset(b, i)..).unwrap_or(&[]);
         let mut rows = right(a, own_a);
         if a.shape().len() == 1 {
             rows = rows.transposed();
         }
         let cols = right(b, own_b);
         gemm(level, threads, rows, cols, y, n, &Epilogue::NONE, scratch);
-        for axis in (0..lead).rev() {
-            index[axis] += 1;
-            if index[axis] < shape[axis] {
-                break;
-            }
-            index[axis] = 0;
-        }
-    }
+    };
     debug_assert!(k == a.shape().last().copied().unwrap_or(1));
+    let size = (m * n).max(1);
+    let products = y.len() / size;
+    let one = scratch_len(level, 1, [m, n, k], last_stride(a.layout));
+    if let Some(groups) = groups(threads.count(), products, one) {
+        let each = products.div_ceil(groups);
+        let parts = (
+            Chunks::new(y, each * size),
+            Chunks::new(&mut scratch[..groups * one], one),
+        );
+        for_each_part(threads, parts, |group, (y, scratch)| {
+            for (i, y) in y.chunks_mut(size).enumerate() {
+                product(group * each + i, Threads::Serial, y, scratch);
+            }
+        });
+        return;
+    }
+    for (i, y) in y.chunks_mut(size).enumerate() {
+        product(i, threads, y, scratch);
+    }
 }

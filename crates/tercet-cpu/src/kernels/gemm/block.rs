@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::super::parallel::SharedMut;
 use super::super::simd::{Simd, simd_dispatch};
+use super::across::{copy_block, tile_rows};
 use super::tile::{self, Columns, Tile};
 use super::{Epilogue, FEW_ROWS, MatView};
 
@@ -26,6 +27,8 @@ pub(super) struct Block<'a> {
     /// The column of C, bias and residual where column 0 of B goes.
     pub(super) col0: usize,
     pub(super) epilogue: &'a Epilogue<'a>,
+    /// Room of this task alone for its rows of A over one run of k, where they are copied.
+    pub(super) copy: Option<*mut f32>,
 }
 
 impl Block<'_> {
@@ -57,6 +60,9 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
         loop {
             let ks = k0..block.k.min(k0 + block.kc);
             let last = ks.end == block.k;
+            if let Some(copy) = block.copy {
+                copy_block::<S>(&block.a, &block.rows, &ks, copy);
+            }
             let is_whole = panels.len() == STREAMS && panels.end * nr <= block.n;
             let side_by_side = block.rows.len() == 1 && is_whole;
             if side_by_side {
@@ -142,10 +148,9 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
     let col = panel * nr;
     let cols = nr.min(block.n - col);
     let vectors = cols.div_ceil(S::LANES);
-    let (a, rows) = (&block.a, block.rows.len());
+    let a = &block.a;
     let a0 = a.data.as_ptr();
-    // As even as can be: no tile is a sliver.
-    let tiles = rows.div_ceil(S::TILE_ROWS);
+    let tiles = block.rows.len().div_ceil(S::TILE_ROWS);
     // Tiles of this panel fetch what is read next from the shared cache or memory.
     let b = block
         .b
@@ -154,13 +159,23 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
     let len = ks.len() * nr;
     let next = b.wrapping_add(if block.is_narrow() { len } else { block.k * nr });
     for i in 0..tiles {
-        let row = block.rows.start + i * rows / tiles;
-        let count = block.rows.start + (i + 1) * rows / tiles - row;
+        let rows = tile_rows(&block.rows, i, tiles);
+        let (row, count) = (rows.start, rows.len());
+        let (a, a_row, a_step) = match block.copy {
+            Some(copy) => {
+                let at = (row - block.rows.start) * ks.len();
+                (copy.wrapping_add(at).cast_const(), 1, count)
+            }
+            None => {
+                let at = row * a.row_stride + ks.start * a.col_stride;
+                (a0.wrapping_add(at), a.row_stride, a.col_stride)
+            }
+        };
         let tile = Tile {
             k: ks.len(),
-            a: a0.wrapping_add(row * a.row_stride + ks.start * a.col_stride),
-            a_row: a.row_stride,
-            a_step: a.col_stride,
+            a,
+            a_row,
+            a_step,
             b,
             b_step: nr,
             c: block.c.ptr().add(row * block.c_stride + block.col0 + col),

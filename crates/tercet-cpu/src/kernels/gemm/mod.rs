@@ -3,8 +3,9 @@
 //! B is packed into column panels `[ceil(n / nr)][k][nr]` (the last one padded
 //! with zeros): once for weights, into scratch otherwise. A tile of C of
 //! `mr x nr` stays in registers over one block of k; the panel block stays in
-//! the nearest caches while the rows of A pass by. A is read where it lies, at
-//! any strides: a tile has few rows, so broadcasts from them stay in cache.
+//! the nearest caches while the rows of A pass by. A is read where it lies: a tile
+//! has few rows, so broadcasts from them stay in cache; only rows that are stored
+//! across columns are copied first (`across`).
 //! Products of a few rows read an unpacked B in place (`small`).
 //!
 //! Each element of a packed product is a chain of `fma` over k in ascending
@@ -12,6 +13,7 @@
 //! would gather the roundings of a growing sum. No result depends on tiles or
 //! threads.
 
+mod across;
 mod block;
 mod epilogue;
 mod pack;
@@ -132,14 +134,22 @@ pub(crate) fn threads_for(threads: Threads, m: usize, n: usize, k: usize) -> Thr
     }
 }
 
-/// Scratch (in floats) of [`gemm_packed`] for operands of this shape: none, as
-/// A is read in place.
+/// Scratch (in floats) with which [`gemm_packed`] is fastest for an A of `m x k` with this stride of columns, on so many threads: none where
+/// columns lie side by side; otherwise each thread copies the rows that it multiplies. With less, they are read where they lie.
 #[must_use]
-pub fn gemm_packed_scratch_len(_: SimdLevel, _: Threads, _m: usize, _k: usize) -> usize {
-    0
+pub fn gemm_packed_scratch_len(
+    level: SimdLevel,
+    threads: usize,
+    [m, n, k]: [usize; 3],
+    col_stride: usize,
+) -> usize {
+    match across::is_copied(level, [m, n, k], col_stride) {
+        true => threads * across::block_len(level, m, k),
+        false => 0,
+    }
 }
 
-/// Scratch (in floats) of [`gemm`]: the packed B, where it is packed.
+/// Scratch (in floats) of [`gemm`]: the packed B, where it is packed. What is longer serves [`gemm_packed`].
 #[must_use]
 pub fn gemm_scratch_len(level: SimdLevel, _: Threads, _m: usize, n: usize, k: usize) -> usize {
     packed_b_len(level, k, n)
@@ -148,8 +158,7 @@ pub fn gemm_scratch_len(level: SimdLevel, _: Threads, _m: usize, n: usize, k: us
 /// `c[i * c_stride + j] = epilogue(sum_p a[i, p] b[p, j])` with packed `b`.
 ///
 /// # Panics
-/// If shapes disagree, `c` is too short, or `scratch` is shorter than
-/// [`gemm_packed_scratch_len`] asks.
+/// If shapes disagree or `c` is too short.
 #[allow(
     clippy::too_many_arguments,
     reason = "operands, output, epilogue, scratch"
@@ -162,7 +171,7 @@ pub fn gemm_packed(
     c: &mut [f32],
     c_stride: usize,
     epilogue: &Epilogue<'_>,
-    _scratch: &mut [f32],
+    scratch: &mut [f32],
 ) {
     assert_eq!(b.nr, tile_shape(level).1, "b was packed for another level");
     if check(&a, b.n, b.k, c, c_stride, epilogue) {
@@ -176,6 +185,7 @@ pub fn gemm_packed(
             c_stride,
             0,
             epilogue,
+            scratch,
         );
     }
 }
@@ -214,7 +224,8 @@ pub(crate) fn gemm_packed_columns(
     col0: usize,
     epilogue: &Epilogue<'_>,
 ) {
-    run_packed(level, Threads::Serial, a, b, c, c_stride, col0, epilogue);
+    let serial = Threads::Serial;
+    run_packed(level, serial, a, b, c, c_stride, col0, epilogue, &mut []);
 }
 
 /// The columns `cols` of a product by one task, from a row-major `b` that is read where it lies: for A of few tiles,
@@ -274,14 +285,20 @@ fn run_packed(
     c_stride: usize,
     col0: usize,
     epilogue: &Epilogue<'_>,
+    scratch: &mut [f32],
 ) {
     let (mr, nr) = tile_shape(level);
     let (m, n, k) = (a.rows, b.n, b.k);
-    let grid = Grid::new(threads, m, n, k, mr, nr);
-    parallel::for_each(threads, grid.tasks(), |task| {
+    let each = across::block_len(level, m, k);
+    let is_copied = across::is_copied(level, [m, n, k], a.col_stride)
+        && scratch.len() >= threads.count() * each;
+    let grid = Grid::new(threads, [m, n, k], (mr, nr), is_copied);
+    let part = if is_copied { each } else { 0 };
+    parallel::for_each_with_scratch(threads, grid.tasks(), scratch, part, |task, copy| {
         let (rows, panels) = grid.task(task, m, n.div_ceil(nr));
         // Tasks cover disjoint rectangles of C.
         let block = Block {
+            copy: is_copied.then_some(copy.as_mut_ptr()),
             a,
             b: b.data,
             k,
@@ -329,25 +346,36 @@ pub fn gemm(
 struct Grid {
     row_tasks: usize,
     col_tasks: usize,
-    rows_per_task: usize,
+    tile_rows: usize,
     panels_per_task: usize,
 }
 
 impl Grid {
-    fn new(threads: Threads, m: usize, n: usize, k: usize, mr: usize, nr: usize) -> Self {
+    fn new(
+        threads: Threads,
+        [m, n, k]: [usize; 3],
+        (mr, nr): (usize, usize),
+        is_copied: bool,
+    ) -> Self {
         /// Multiply-adds of a task that make taking it negligible.
         const TASK_WORK: usize = 1 << 18;
         /// Rows whose products take as long as reading B from beyond the caches.
         const ROWS_OF_READING: usize = 16;
+        /// Tiles of rows for which a task of copied rows reads B.
+        const COPIED_TILES: usize = 4;
         let workers = threads.count();
         let panels = n.div_ceil(nr);
-        let row_tasks = m.div_ceil(ROWS_PER_TASK);
-        let rows_per_task = m.div_ceil(row_tasks).next_multiple_of(mr).min(m);
-        let row_tasks = m.div_ceil(rows_per_task);
         let wanted = if workers == 1 { 1 } else { 4 * workers };
         // Few rows are bound by reading B.
         let by_work = (m.max(ROWS_OF_READING) * n * k / TASK_WORK).max(1);
-        let col_tasks = wanted.min(by_work).div_ceil(row_tasks).clamp(1, panels);
+        let wanted = wanted.min(by_work);
+        // Rows that are copied are so once for all columns.
+        let by_rows = match is_copied {
+            true => wanted.min(m / (COPIED_TILES * mr)),
+            false => 1,
+        };
+        let row_tasks = m.div_ceil(ROWS_PER_TASK).max(by_rows);
+        let col_tasks = wanted.div_ceil(row_tasks).clamp(1, panels);
         let panels_per_task = match (m, panels.div_ceil(col_tasks)) {
             (1, count) if count >= block::STREAMS => count.next_multiple_of(block::STREAMS),
             (_, count) => count,
@@ -355,7 +383,7 @@ impl Grid {
         Self {
             row_tasks,
             col_tasks: panels.div_ceil(panels_per_task),
-            rows_per_task,
+            tile_rows: mr,
             panels_per_task,
         }
     }
@@ -364,19 +392,14 @@ impl Grid {
         self.row_tasks * self.col_tasks
     }
 
-    fn task(
-        &self,
-        i: usize,
-        m: usize,
-        panels: usize,
-    ) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+    /// The rows and panels of a task: as many whole tiles of rows as the others, or one more.
+    fn task(&self, i: usize, m: usize, panels: usize) -> (Range<usize>, Range<usize>) {
+        let tiles = m.div_ceil(self.tile_rows);
+        let row = |task: usize| m.min(task * tiles / self.row_tasks * self.tile_rows);
         let (r, p) = (
-            i / self.col_tasks * self.rows_per_task,
+            i / self.col_tasks,
             i % self.col_tasks * self.panels_per_task,
         );
-        (
-            r..m.min(r + self.rows_per_task),
-            p..panels.min(p + self.panels_per_task),
-        )
+        (row(r)..row(r + 1), p..panels.min(p + self.panels_per_task))
     }
 }

@@ -63,6 +63,9 @@ pub fn pack_b(level: SimdLevel, threads: Threads, b: MatView<'_>, out: &mut [f32
     });
 }
 
+/// Rows that are asked for ahead.
+const AHEAD: usize = 16;
+
 simd_dispatch!(fn pack_one(b: &MatView<'_>, col0: usize, dst: &mut [f32]) = pack_panel);
 
 /// Packs the columns `col0..col0 + nr` of `b` into `dst`, all of its `rows * nr`,
@@ -82,6 +85,8 @@ pub(crate) unsafe fn pack_panel<S: Simd>(b: &MatView<'_>, col0: usize, dst: &mut
                 src.wrapping_add(p * b.row_stride),
                 dst.as_mut_ptr().add(p * nr),
             );
+            // The hardware does not follow lines that lie a row apart.
+            S::prefetch(src.wrapping_add(AHEAD * b.row_stride).cast());
             for v in 0..S::TILE_VECTORS {
                 let lanes = cols.saturating_sub(v * S::LANES).min(S::LANES);
                 // No lanes, no access: only the address is made.

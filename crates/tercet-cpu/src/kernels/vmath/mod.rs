@@ -238,7 +238,13 @@ unsafe fn select_body<S: Simd>(cond: &[u8], a: &[f32], b: &[f32], out: &mut [f32
         cond.len() == n && a.len() == n && b.len() == n,
         "inputs and output differ in length"
     );
-    for (i, out) in out.iter_mut().enumerate() {
-        *out = if cond[i] != 0 { a[i] } else { b[i] };
+    // Masks are often the same for a block.
+    let first = cond.first().is_some_and(|c| *c != 0);
+    if (cond.iter()).fold(true, |same, c| same & ((*c != 0) == first)) {
+        return out.copy_from_slice(if first { a } else { b });
+    }
+    let values = a.iter().zip(b);
+    for ((out, cond), (a, b)) in out.iter_mut().zip(cond).zip(values) {
+        *out = scalar::pick(*cond != 0, *a, *b);
     }
 }

@@ -18,6 +18,13 @@ use super::super::simd::Simd;
 const ROUND32: f32 = 12_582_912.0;
 const ROUND64: f64 = 6_755_399_441_055_744.0;
 
+/// `a` if so, else `b`: by their bits, so that loops over it have no branches.
+#[inline(always)]
+pub(crate) fn pick(condition: bool, a: f32, b: f32) -> f32 {
+    let mask = 0u32.wrapping_sub(u32::from(condition));
+    f32::from_bits((a.to_bits() & mask) | (b.to_bits() & !mask))
+}
+
 /// IEEE 754-2019 `maximum`: NaN wins, and `+0 > -0`.
 #[inline(always)]
 pub(crate) fn maximum(a: f32, b: f32) -> f32 {

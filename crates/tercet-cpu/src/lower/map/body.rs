@@ -83,8 +83,11 @@ pub(super) struct Step {
     pub(super) from: DType,
     pub(super) dtype: DType,
     pub(super) dst: Dst,
-    /// A constant: its register keeps it from block to block.
+    /// A constant or, outside of chains, one number for the whole result, computed for the first block of a task: its register
+    /// keeps it from block to block.
     pub(super) once: bool,
+    /// Whether what it gives once is read element by element: its register is filled with it.
+    pub(super) spread: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -234,6 +237,12 @@ fn steps(
         let reads = |step: &MapStep| step.args.contains(&MapArg::Step(s));
         map.body.iter().rposition(reads)
     };
+    let once = steps_once(map, chained);
+    let spread = |s: usize| {
+        let reads =
+            |(at, step): (usize, &MapStep)| !once[at] && step.args.contains(&MapArg::Step(s));
+        map.results.contains(&s) || map.body.iter().enumerate().any(reads)
+    };
     let mut steps: Vec<Step> = Vec::with_capacity(map.body.len());
     for (at, step) in map.body.iter().enumerate() {
         let dtype = dtypes[at];
@@ -248,10 +257,9 @@ fn steps(
         let results: Vec<usize> = (0..map.results.len())
             .filter(|&k| map.results[k] == at)
             .collect();
-        let constant = matches!(step.op, ScalarOp::Const(..));
         let dst = match (last_read(at), results.as_slice()) {
-            (None, &[k]) if is_stored(dtype) && !constant => Dst::Out(k),
-            _ if constant => Dst::Reg(registers.fresh(class(dtype))),
+            (None, &[k]) if is_stored(dtype) && !once[at] => Dst::Out(k),
+            _ if once[at] => Dst::Reg(registers.fresh(class(dtype))),
             _ => Dst::Reg(registers.take(class(dtype))),
         };
         steps.push(Step {
@@ -260,7 +268,8 @@ fn steps(
             from: from.last().copied().unwrap_or(dtype),
             dtype,
             dst,
-            once: constant,
+            once: once[at],
+            spread: spread(at),
         });
         // A register is free again after its last reader; results and constants stay.
         for (s, step) in steps.iter().enumerate() {
@@ -272,6 +281,22 @@ fn steps(
         }
     }
     steps
+}
+
+/// Which steps are computed once: constants and, unless a chain finds them itself, what is made of nothing but those and operands of
+/// one element.
+fn steps_once(map: &Map, chained: bool) -> Vec<bool> {
+    let uniform = |i: usize| map.inputs[i].axes.iter().all(|axis| axis.from.is_none());
+    let mut once: Vec<bool> = Vec::with_capacity(map.body.len());
+    for step in &map.body {
+        let is_steady = |arg: &MapArg| match *arg {
+            MapArg::Input(i) => uniform(i),
+            MapArg::Step(s) => once[s],
+        };
+        let constant = matches!(step.op, ScalarOp::Const(..));
+        once.push(constant || !chained && step.args.iter().all(is_steady));
+    }
+    once
 }
 
 /// True if a [`Chain`] can run the map.

@@ -67,3 +67,9 @@ fn from_integers(dtype: DType, from: &[i64], out: &mut [i64]) -> bool {
     }
     true
 }
+
+/// One comparison of a block.
+pub(super) fn compare(a: &[i64], b: &[i64], out: &mut [u8], f: impl Fn(i64, i64) -> bool) {
+    let pairs = out.iter_mut().zip(a).zip(b);
+    pairs.for_each(|((out, a), b)| *out = u8::from(f(*a, *b)));
+}

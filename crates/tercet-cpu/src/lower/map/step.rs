@@ -77,13 +77,27 @@ pub(super) fn run(
             apply(step, &x, outs[k]);
         }
         Dst::Reg(reg) => {
-            // A constant fills its register for blocks of every length.
-            let len = if step.once { BLOCK } else { block.len };
+            // What is read element by element fills its register for blocks of every length.
+            let len = match (step.once, step.spread) {
+                (true, true) => BLOCK,
+                (true, false) => 1,
+                (false, _) => block.len,
+            };
             let range = reg.range(len);
             let (low, rest) = scratch.split_at_mut(range.start);
             let (own, high) = rest.split_at_mut(range.len());
             (x.low, x.high, x.high_start) = (low, high, range.end);
-            apply(step, &x, own);
+            if !step.once {
+                return apply(step, &x, own);
+            }
+            x.len = 1;
+            let mut known = reg.range(1).len();
+            apply(step, &x, &mut own[..known]);
+            while known < own.len() {
+                let more = known.min(own.len() - known);
+                own.copy_within(..more, known);
+                known += more;
+            }
         }
     }
 }
@@ -229,6 +243,17 @@ fn truths(step: &Step, x: &Operands<'_>, out: &mut [u8]) -> bool {
                 CompareFn::Ge => Comparison::Ge,
             };
             vmath::compare(x.job.level, op, x.get(0), x.get(1), out);
+        }
+        ScalarOp::Compare(f) if x.class(0) == Class::Int => {
+            let (a, b): (&[i64], &[i64]) = (x.get(0), x.get(1));
+            match f {
+                CompareFn::Eq => integers::compare(a, b, out, |a, b| a == b),
+                CompareFn::Ne => integers::compare(a, b, out, |a, b| a != b),
+                CompareFn::Lt => integers::compare(a, b, out, |a, b| a < b),
+                CompareFn::Le => integers::compare(a, b, out, |a, b| a <= b),
+                CompareFn::Gt => integers::compare(a, b, out, |a, b| a > b),
+                CompareFn::Ge => integers::compare(a, b, out, |a, b| a >= b),
+            }
         }
         ScalarOp::Unary(UnaryFn::Not) => {
             let from: &[u8] = x.get(0);
