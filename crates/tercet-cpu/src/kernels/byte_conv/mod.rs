@@ -1,15 +1,20 @@
 //! Convolution of bytes: sums of products of 8-bit codes less their zero points, in I32, scaled and rounded to bytes again.
 //!
 //! Weights and codes are held as 16 bits, two neighbours along the depth in a word: one instruction multiplies both and adds the
-//! products, and nothing saturates. Most convolutions are products (`dense`); windows of 3 x 3 side by side are taken four at a
-//! time, with fewer products (`tiles`); those of one channel a group go through its rows (`depthwise`). The first and the last read a slab (`slab`): the rows of x that some windows need, with padding written out and elements that
-//! lie one stride apart side by side.
+//! products, and nothing saturates. Neighbours are channels: windows read rows of x that lie as words (`direct`), and of 3 x 3 they
+//! are taken four at a time with fewer products (`tiles`). Without AVX2, and with wide strides, neighbours are taps, and windows are
+//! columns of a product (`dense`); of one channel a group, rows of it are read (`depthwise`). Both read a slab (`slab`): the rows of x
+//! that some windows need, with padding written out and elements that lie one stride apart side by side.
 //!
 //! Windows on three axes are not taken.
 
 mod dense;
 mod depthwise;
+#[cfg(target_arch = "x86_64")]
+mod direct;
 mod finish;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod slab;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -83,6 +88,8 @@ enum Way {
     Depthwise,
     #[cfg(target_arch = "x86_64")]
     Tiles,
+    #[cfg(target_arch = "x86_64")]
+    Direct,
     Dense,
 }
 
@@ -95,6 +102,10 @@ impl Way {
         #[cfg(target_arch = "x86_64")]
         if has_avx2(level) && tiles::takes(shape) {
             return Way::Tiles;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2(level) && direct::takes(shape) {
+            return Way::Direct;
         }
         Way::Dense
     }
@@ -111,6 +122,8 @@ pub fn packed_len(level: SimdLevel, shape: &ConvShape) -> usize {
     match Way::of(level, shape) {
         #[cfg(target_arch = "x86_64")]
         Way::Tiles => tiles::packed_len(shape),
+        #[cfg(target_arch = "x86_64")]
+        Way::Direct => direct::packed_len(shape),
         Way::Depthwise | Way::Dense => shape.groups * shape.m * shape.k().div_ceil(2),
     }
 }
@@ -129,6 +142,10 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &m
     #[cfg(target_arch = "x86_64")]
     if way == Way::Tiles {
         return tiles::pack(shape, codes, w, out);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if way == Way::Direct {
+        return direct::pack(shape, codes, w, out);
     }
     let (k, pairs) = (shape.k(), shape.k().div_ceil(2));
     let at = |row: usize, i: usize| match i < k {
@@ -156,10 +173,15 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &m
 
 /// Words of scratch memory for so many threads.
 pub fn scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape) -> usize {
+    if shape.batch * shape.groups * shape.m * shape.windows.count() == 0 {
+        return 0;
+    }
     let part = match Way::of(level, shape) {
         Way::Depthwise => depthwise::part_len(shape),
         #[cfg(target_arch = "x86_64")]
         Way::Tiles => tiles::part_len(threads, shape),
+        #[cfg(target_arch = "x86_64")]
+        Way::Direct => direct::part_len(threads, shape),
         Way::Dense => dense::part_len(shape),
     };
     threads * part
@@ -194,6 +216,8 @@ pub fn byte_conv(
         Way::Depthwise => depthwise::run(level, threads, call, weights, y, scratch),
         #[cfg(target_arch = "x86_64")]
         Way::Tiles => tiles::run(threads, call, weights, y, scratch),
+        #[cfg(target_arch = "x86_64")]
+        Way::Direct => direct::run(threads, call, weights, y, scratch),
         Way::Dense => dense::run(level, threads, call, weights, y, scratch),
     }
 }

@@ -7,6 +7,7 @@
 //! A task has a rectangle of tiles, for which `v` is made once, and some channels. Channels lie two by two in words, as everywhere here.
 
 use super::super::parallel::{self, SharedMut, Tasks, Threads};
+use super::pairs::{Part, Rows, SLACK};
 use super::{ByteCall, Codes, ConvShape, TASKS, finish, pair};
 
 /// Tiles of a panel.
@@ -23,9 +24,6 @@ const MOST_TILES: usize = 128;
 const FEW: usize = 12;
 /// Channels of x at most: `4 * 9 * 255 * 255` of each fit 31 bits.
 const MOST: usize = 896;
-/// Words after the last one of a row that vectors may read or write.
-const SLACK: usize = 16;
-
 /// Whether a convolution is computed by tiles, where there is AVX2; sizes of x make no difference.
 pub(super) fn takes(shape: &ConvShape) -> bool {
     let w = &shape.windows;
@@ -230,21 +228,23 @@ impl Job<'_> {
         let (shape, plan) = (self.call.shape, &self.plan);
         let (w, pairs, lead) = (&shape.windows, pairs(shape), plan.lead());
         let x = &self.call.x[entry * shape.channels * w.plane()..];
+        let rows = Rows {
+            x,
+            channels: shape.channels,
+            windows: w,
+            codes: self.call.codes,
+        };
+        let reads = Part {
+            begin: 2 * area.first[1],
+            count: 2 * area.count[1] + 2,
+            stride: 2,
+            phase: plan.half(),
+        };
         for p in 0..pairs {
-            let of = |c: usize| &x[c * w.plane()..][..w.plane()];
-            let low = of(2 * p);
-            let high = (2 * p + 1 < shape.channels).then(|| of(2 * p + 1));
             for i in 0..2 * area.count[0] + 2 {
-                let row = (2 * area.first[0] + i)
-                    .checked_sub(w.pad[1])
-                    .filter(|row| *row < w.sizes[1]);
-                let to = &mut slab[2 * i * plan.half()..][..2 * plan.half()];
-                let Some(row) = row else {
-                    to.fill(0);
-                    continue;
-                };
-                let at = row * w.sizes[2];
-                self.halves(&low[at..], high.map(|high| &high[at..]), area, to);
+                let to = &mut slab[2 * i * plan.half()..];
+                // SAFETY: there is AVX2 where tiles are taken.
+                unsafe { rows.write(p, 2 * area.first[0] + i, reads, to) };
             }
             for i in 0..area.count[0] {
                 let rows = &slab[4 * i * plan.half()..][..8 * plan.half()];
@@ -255,34 +255,6 @@ impl Job<'_> {
                 }
             }
         }
-    }
-
-    /// The row of two channels that some tiles read, from its first element on: words at even places, then those at odd ones.
-    fn halves(&self, low: &[u8], high: Option<&[u8]>, area: Area, to: &mut [i32]) {
-        let w = &self.call.shape.windows;
-        let (half, width, pad) = (self.plan.half(), w.sizes[2], w.pad[2]);
-        let (even, odd) = to.split_at_mut(half);
-        let begin = 2 * area.first[1];
-        // The first place that holds an element, and which.
-        let place = pad.saturating_sub(begin);
-        let first = (begin + place - pad).min(width);
-        let all = 2 * area.count[1] + 2;
-        let place = place.min(all);
-        let count = (width - first).min(all - place);
-        even[..place.div_ceil(2)].fill(0);
-        odd[..place / 2].fill(0);
-        let low = &low[first..];
-        let high = high.map(|high| &high[first..]);
-        let codes = (self.call.codes.flip(), self.call.codes.flipped_zero());
-        let to = match place % 2 {
-            0 => [&mut even[place / 2..], &mut odd[place / 2..]],
-            _ => [&mut odd[place / 2..], &mut even[place / 2 + 1..]],
-        };
-        // SAFETY: there is AVX2 where tiles are taken; both halves have slack.
-        unsafe { avx2::halves(low, high, count, codes, to) };
-        let end = place + count;
-        even[end.div_ceil(2)..].fill(0);
-        odd[end / 2..].fill(0);
     }
 
     /// Some channels of some tiles.

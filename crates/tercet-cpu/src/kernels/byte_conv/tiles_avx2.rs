@@ -1,10 +1,8 @@
 //! The steps of tiles with AVX2.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, _mm_loadu_si128, _mm_set1_epi8, _mm_storeu_si128, _mm_xor_si128,
-    _mm256_add_epi16, _mm256_add_epi32, _mm256_blend_epi16, _mm256_cvtepu8_epi16,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_srli_epi32,
+    __m256i, _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_set1_epi32, _mm256_setzero_si256, _mm256_srai_epi32,
     _mm256_storeu_si256, _mm256_sub_epi16, _mm256_sub_epi32, _mm256_unpackhi_epi32,
     _mm256_unpacklo_epi32,
 };
@@ -12,55 +10,9 @@ use std::arch::x86_64::{
 use super::super::finish::{Channel, avx2::Vectors};
 use super::{MR, NR, POINTS};
 
-/// 16 bytes of a row from `at` on, zeros where it ends.
-#[inline(always)]
-unsafe fn load(row: &[u8], at: usize) -> __m128i {
-    if let Some(bytes) = row.get(at..at + 16) {
-        return _mm_loadu_si128(bytes.as_ptr().cast());
-    }
-    let mut bytes = [0u8; 16];
-    let rest = row.get(at..).unwrap_or_default();
-    bytes[..rest.len()].copy_from_slice(rest);
-    _mm_loadu_si128(bytes.as_ptr().cast())
-}
-
 #[inline(always)]
 unsafe fn words(from: *const i32) -> __m256i {
     _mm256_loadu_si256(from.cast())
-}
-
-/// `count` elements of two channels less their zero point as words: those at even places, then those at odd ones.
-///
-/// # Safety
-/// The machine has AVX2.
-///
-/// # Panics
-/// If a half has no room for 8 words more than it gets.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn halves(
-    low: &[u8],
-    high: Option<&[u8]>,
-    count: usize,
-    (flip, zero): (u8, i16),
-    [even, odd]: [&mut [i32]; 2],
-) {
-    assert!(even.len().min(odd.len()) >= count.div_ceil(2) + 8);
-    let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
-    for at in (0..count).step_by(16) {
-        let a = _mm256_cvtepu8_epi16(_mm_xor_si128(load(low, at), flip));
-        let a = _mm256_sub_epi16(a, zero);
-        let b = match high {
-            Some(high) => {
-                let b = _mm256_cvtepu8_epi16(_mm_xor_si128(load(high, at), flip));
-                _mm256_sub_epi16(b, zero)
-            }
-            None => _mm256_setzero_si256(),
-        };
-        let first = _mm256_blend_epi16::<0xaa>(a, _mm256_slli_epi32::<16>(b));
-        let second = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(a), b);
-        _mm256_storeu_si256(even.as_mut_ptr().add(at / 2).cast(), first);
-        _mm256_storeu_si256(odd.as_mut_ptr().add(at / 2).cast(), second);
-    }
 }
 
 /// `B^T d B` of a row of tiles, from four rows of x in halves; point `i` goes to `step i` of `v`.

@@ -15,13 +15,21 @@ const LIMIT: f64 = 4_194_304.0;
 /// Where the values of an operand or a step lie, NaN left aside; nothing where it is not known.
 type Range = Option<(f64, f64)>;
 
+/// What an I32 operand of one element may be at most, if a map counts on it: such zero points are known when it runs.
+pub(super) const SMALL: i32 = 1 << 16;
+
 /// Whether every value of a map fits f32, and every integer exactly. An I32 operand that only conversions to F32 read counts as
-/// the float that it becomes.
-pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType]) -> bool {
-    let of_inputs: Vec<Range> = inputs.iter().map(|dtype| range_of(*dtype)).collect();
+/// the float that it becomes, one that is `small` as within [`SMALL`].
+pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> bool {
+    let of_input = |(i, dtype): (usize, &DType)| match small.contains(&i) {
+        true => Some((f64::from(-SMALL), f64::from(SMALL))),
+        false => range_of(*dtype),
+    };
+    let of_inputs: Vec<Range> = inputs.iter().enumerate().map(of_input).collect();
     for (i, dtype) in inputs.iter().enumerate() {
         let known = match dtype {
             DType::F32 | DType::U8 | DType::I8 => true,
+            DType::I32 if small.contains(&i) => true,
             DType::I32 => map.body.iter().all(|step| {
                 let reads = step.args.contains(&MapArg::Input(i));
                 !reads || step.op == ScalarOp::Cast(DType::F32)
