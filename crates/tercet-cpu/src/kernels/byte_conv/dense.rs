@@ -3,6 +3,7 @@
 //! A task has some windows, whose columns are made once as panels of 16 windows, and some channels of y. Of a tile, 6 channels by
 //! 16 windows, all sums stay in registers.
 
+use super::super::conv::Windows;
 use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::super::simd::SimdLevel;
 use super::slab::{SLACK, Slab};
@@ -18,6 +19,8 @@ const COLUMNS: usize = 80 << 10;
 const MOST_PANELS: usize = 8;
 /// Words of weights that are cheap to read again for other windows.
 const FEW_WEIGHTS: usize = 48 << 10;
+/// Pairs along the depth that are multiplied at a time: their columns stay in a first-level cache for all channels.
+const DEPTH: usize = 256;
 /// Rows of columns that are gathered together.
 const STAGE: usize = 64;
 
@@ -70,21 +73,42 @@ fn reads_planes(shape: &ConvShape) -> bool {
     w.taps() == 1 && w.stride == [1; 3] && w.pad == [0; 3] && w.out == w.sizes
 }
 
+/// Whether columns are some elements of x.
+fn takes_elements(shape: &ConvShape) -> bool {
+    let w = &shape.windows;
+    w.taps() == 1
+        && w.pad == [0; 3]
+        && [1, 2]
+            .iter()
+            .all(|&i| (w.out[i].max(1) - 1) * w.stride[i] < w.sizes[i].max(1))
+}
+
 /// Bytes of the slab of a task.
 fn slab_len(shape: &ConvShape) -> usize {
     if reads_planes(shape) {
         return 0;
     }
     let w = &shape.windows;
+    if takes_elements(shape) {
+        return shape.channels * most_panels(shape) * NR + SLACK;
+    }
     let rows = (most_panels(shape) * NR).div_ceil(w.out[2].max(1)) + 1;
     let slab = Slab::new(w, 0, rows.min(w.out[1]));
     shape.channels * slab.channel() + SLACK
 }
 
+/// Words of the sums of a panel between one part of the depth and the next.
+fn sums_len(shape: &ConvShape) -> usize {
+    match shape.k().div_ceil(2) > DEPTH {
+        true => shape.m.next_multiple_of(MR) * NR,
+        false => 0,
+    }
+}
+
 /// Words of scratch memory of a thread.
 pub(super) fn part_len(shape: &ConvShape) -> usize {
     let columns = most_panels(shape) * shape.k().div_ceil(2) * NR;
-    (columns + slab_len(shape).div_ceil(4)).next_multiple_of(16)
+    (columns + sums_len(shape) + slab_len(shape).div_ceil(4)).next_multiple_of(16)
 }
 
 pub(super) fn run(
@@ -123,7 +147,8 @@ impl Job<'_> {
     fn run(&self, tasks: Tasks<'_>, part: &mut [i32]) {
         let (shape, plan) = (self.call.shape, &self.plan);
         let len = most_panels(shape) * shape.k().div_ceil(2) * NR;
-        let (columns, slab) = part.split_at_mut(len);
+        let (columns, rest) = part.split_at_mut(len);
+        let (sums, slab) = rest.split_at_mut(sums_len(shape));
         let slab: &mut [u8] = bytemuck::cast_slice_mut(slab);
         let mut made = None;
         for task in tasks {
@@ -134,7 +159,7 @@ impl Job<'_> {
             if made.replace(place) != Some(place) {
                 self.columns(entry, first, end, slab, columns);
             }
-            self.multiply(entry, chunk, first, end, columns);
+            self.multiply(entry, chunk, first, end, columns, sums);
         }
     }
 
@@ -152,21 +177,23 @@ impl Job<'_> {
         let own = shape.channels * w.plane();
         let x = &self.call.x[entry * own..][..own];
         let panel_len = shape.k().div_ceil(2) * NR;
+        if reads_planes(shape) {
+            let from = &x[first..];
+            return self.planes(from, w.plane(), end - first, columns);
+        }
+        if takes_elements(shape) {
+            let count = end - first;
+            for (c, to) in slab[..shape.channels * count]
+                .chunks_exact_mut(count)
+                .enumerate()
+            {
+                let plane = &x[c * w.plane()..][..w.plane()];
+                elements(w, plane, first, to);
+            }
+            return self.planes(slab, count, count, columns);
+        }
         let panels = columns.chunks_exact_mut(panel_len.max(1));
         let firsts = (first..end).step_by(NR);
-        if reads_planes(shape) {
-            for (at, panel) in firsts.zip(panels) {
-                let count = NR.min(end - at);
-                let source = Source {
-                    bytes: x,
-                    runs: &[Run { from: at, to: 0 }],
-                    last: count,
-                };
-                let offsets = (0..shape.channels).map(|c| c * w.plane());
-                self.panel(&source, offsets, panel);
-            }
-            return;
-        }
         let (top, bottom) = (first / w.out[2], (end - 1) / w.out[2] + 1);
         let lies = Slab::new(w, top, bottom);
         let pad = codes.zero as u8;
@@ -204,6 +231,36 @@ impl Job<'_> {
         }
     }
 
+    /// Panels of `count` windows of planes that lie `apart`.
+    fn planes(&self, from: &[u8], apart: usize, count: usize, columns: &mut [i32]) {
+        let (shape, codes) = (self.call.shape, self.call.codes);
+        let panel_len = shape.k().div_ceil(2) * NR;
+        if has_avx2(self.level) {
+            // SAFETY: the level has AVX2.
+            #[cfg(target_arch = "x86_64")]
+            unsafe {
+                let (low, high) = (0..shape.channels, 1..shape.channels);
+                for (p, low) in low.step_by(2).enumerate() {
+                    let of = |c: usize| &from[c * apart..];
+                    let high = high.contains(&(low + 1)).then(|| of(low + 1));
+                    let codes = (codes.flip(), codes.flipped_zero());
+                    let to = &mut columns[p * NR..];
+                    super::pairs::panels(of(low), high, count, codes, to, panel_len);
+                }
+            }
+            return;
+        }
+        let panels = columns.chunks_exact_mut(panel_len.max(1));
+        for (at, panel) in (0..count).step_by(NR).zip(panels) {
+            let source = Source {
+                bytes: from,
+                runs: &[Run { from: at, to: 0 }],
+                last: NR.min(count - at),
+            };
+            self.panel(&source, (0..shape.channels).map(|c| c * apart), panel);
+        }
+    }
+
     /// The rows of a panel, at these offsets of the source, as pairs.
     fn panel(&self, source: &Source<'_>, offsets: impl Iterator<Item = usize>, panel: &mut [i32]) {
         let codes = self.call.codes;
@@ -224,46 +281,72 @@ impl Job<'_> {
     }
 
     /// Some channels of the windows `first..end`.
-    fn multiply(&self, entry: usize, chunk: usize, first: usize, end: usize, columns: &[i32]) {
+    fn multiply(
+        &self,
+        entry: usize,
+        chunk: usize,
+        first: usize,
+        end: usize,
+        columns: &[i32],
+        sums: &mut [i32],
+    ) {
         let (shape, plan) = (self.call.shape, &self.plan);
         let (pairs, windows) = (shape.k().div_ceil(2), shape.windows.count());
         let group = entry % shape.groups;
         let weights = &self.weights[group * shape.m * pairs..][..shape.m * pairs];
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        for row in rows.clone().step_by(MR) {
-            let count = MR.min(rows.end - row);
-            let a = &weights[row * pairs..][..count * pairs];
-            for (i, at) in (first..end).step_by(NR).enumerate() {
-                let b = &columns[i * pairs * NR..][..pairs * NR];
-                let mut bytes = [[0; NR]; MR];
-                let width = NR.min(end - at);
-                let channels = group * shape.m + row..group * shape.m + row + count;
-                self.tile(channels, width, a, b, &mut bytes);
-                for (r, bytes) in bytes[..count].iter().enumerate() {
-                    let to = (entry * shape.m + row + r) * windows + at;
-                    // SAFETY: a task has its channels of its windows to itself, all within y.
-                    let y = unsafe { self.y.slice(to, width) };
-                    match width {
-                        NR => y.copy_from_slice(bytes),
-                        _ => y.copy_from_slice(&bytes[..width]),
+        for (i, at) in (first..end).step_by(NR).enumerate() {
+            let b = &columns[i * pairs * NR..][..pairs * NR];
+            let width = NR.min(end - at);
+            let parts = pairs.div_ceil(DEPTH).max(1);
+            for part in 0..parts {
+                let depth = part * DEPTH..pairs.min((part + 1) * DEPTH);
+                let b = &b[depth.start * NR..depth.end * NR];
+                for row in rows.clone().step_by(MR) {
+                    let count = MR.min(rows.end - row);
+                    let a = &weights[row * pairs..][..count * pairs];
+                    let a = &a[depth.start * count..depth.end * count];
+                    let carried = match parts {
+                        1 => &mut [][..],
+                        _ => &mut sums[(row - rows.start) * NR..][..MR * NR],
+                    };
+                    let stage = Stage {
+                        begins: part == 0,
+                        ends: part + 1 == parts,
+                    };
+                    let channels = group * shape.m + row..group * shape.m + row + count;
+                    let mut bytes = [[0; NR]; MR];
+                    self.tile(channels, width, [a, b], stage, carried, &mut bytes);
+                    if !stage.ends {
+                        continue;
+                    }
+                    for (r, bytes) in bytes[..count].iter().enumerate() {
+                        let to = (entry * shape.m + row + r) * windows + at;
+                        // SAFETY: a task has its channels of its windows to itself, all within y.
+                        let y = unsafe { self.y.slice(to, width) };
+                        match width {
+                            NR => y.copy_from_slice(bytes),
+                            _ => y.copy_from_slice(&bytes[..width]),
+                        }
                     }
                 }
             }
         }
     }
 
-    /// The bytes of a tile.
+    /// The bytes of a tile at the last stage; between stages its sums are in `carried`.
     fn tile(
         &self,
         channels: std::ops::Range<usize>,
         width: usize,
-        a: &[i32],
-        b: &[i32],
+        [a, b]: [&[i32]; 2],
+        stage: Stage,
+        carried: &mut [i32],
         bytes: &mut [[u8; NR]; MR],
     ) {
         let rows = channels.len();
-        let finish = |r: usize| finish::Channel::new(&self.call.finish, channels.start + r);
         assert_eq!(a.len() * NR, b.len() * rows);
+        assert!(stage.begins && stage.ends || carried.len() >= MR * NR);
         if has_avx2(self.level) {
             #[cfg(target_arch = "x86_64")]
             {
@@ -281,12 +364,26 @@ impl Job<'_> {
                     (5, true) => avx2::tile::<5, 2>,
                     (_, true) => avx2::tile::<6, 2>,
                 };
-                // SAFETY: the level has AVX2; rows and columns are as deep as each other.
-                unsafe { tile(a, b, &finish, bytes) };
+                // SAFETY: the level has AVX2; rows and columns are as deep as each other, and there is room for sums.
+                unsafe {
+                    tile(
+                        a,
+                        b,
+                        stage,
+                        carried,
+                        (&self.call.finish, channels.start),
+                        bytes,
+                    )
+                };
             }
             return;
         }
         let mut sums = [[0i32; NR]; MR];
+        if !stage.begins {
+            for (sums, carried) in sums.iter_mut().zip(carried.chunks_exact(NR)) {
+                sums.copy_from_slice(carried);
+            }
+        }
         for (a, b) in a.chunks_exact(rows).zip(b.chunks_exact(NR)) {
             for (sums, a) in sums.iter_mut().zip(a) {
                 let (low, high) = (i32::from(*a as i16), a >> 16);
@@ -296,13 +393,50 @@ impl Job<'_> {
                 }
             }
         }
+        if !stage.ends {
+            for (sums, carried) in sums.iter().zip(carried.chunks_exact_mut(NR)) {
+                carried.copy_from_slice(sums);
+            }
+            return;
+        }
         for (r, (bytes, sums)) in bytes.iter_mut().zip(&sums).take(rows).enumerate() {
-            let channel = finish(r);
+            let channel = finish::Channel::new(&self.call.finish, channels.start + r);
             bytes
                 .iter_mut()
                 .zip(sums)
                 .for_each(|(y, sum)| *y = channel.byte(*sum));
         }
+    }
+}
+
+/// Which part of the depth is multiplied.
+#[derive(Clone, Copy, Debug)]
+struct Stage {
+    begins: bool,
+    ends: bool,
+}
+
+/// What some windows of one tap read, in their order.
+fn elements(w: &Windows, plane: &[u8], first: usize, to: &mut [u8]) {
+    let (mut window, mut rest) = (first, to);
+    while !rest.is_empty() {
+        let (row, col) = (window / w.out[2], window % w.out[2]);
+        let count = rest.len().min(w.out[2] - col);
+        let (own, more) = rest.split_at_mut(count);
+        let from = &plane[row * w.stride[1] * w.sizes[2] + col * w.stride[2]..];
+        match w.stride[2] {
+            2 => {
+                let last = count - 1;
+                let pairs = own[..last].iter_mut().zip(from.chunks_exact(2));
+                pairs.for_each(|(y, x)| *y = x[0]);
+                own[last] = from[2 * last];
+            }
+            stride => {
+                let elements = own.iter_mut().zip(from.iter().step_by(stride));
+                elements.for_each(|(y, x)| *y = *x);
+            }
+        }
+        (window, rest) = (window + count, more);
     }
 }
 
@@ -370,21 +504,33 @@ mod avx2 {
         _mm256_setzero_si256, _mm256_storeu_si256, _mm256_sub_epi16,
     };
 
-    use super::super::finish::{Channel, avx2::Vectors};
-    use super::{MR, NR};
+    use super::super::Finish;
+    use super::super::finish::avx2::Vectors;
+    use super::{MR, NR, Stage};
 
-    /// The bytes of `R` channels for `8 V` windows.
+    /// The bytes of `R` channels for `8 V` windows at the last stage, else their sums.
     ///
     /// # Safety
-    /// The machine has AVX2; `a` has `R` words and `b` 16 for each step along the depth.
+    /// The machine has AVX2; `a` has `R` words and `b` 16 for each step along the depth; `carried` has 16 words for each channel, if
+    /// the stage is not the only one.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn tile<const R: usize, const V: usize>(
         a: &[i32],
         b: &[i32],
-        finish: &dyn Fn(usize) -> Channel,
+        stage: Stage,
+        carried: &mut [i32],
+        (finish, channel): (&Finish<'_>, usize),
         bytes: &mut [[u8; NR]; MR],
     ) {
         let mut sums = [[_mm256_setzero_si256(); V]; R];
+        let carried = carried.as_mut_ptr();
+        if !stage.begins {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm256_loadu_si256(carried.add(NR * r + 8 * v).cast());
+                }
+            }
+        }
         let (mut a, mut b, pairs) = (a.as_ptr(), b.as_ptr(), b.len() / NR);
         for _ in 0..pairs {
             let mut columns = [_mm256_setzero_si256(); V];
@@ -400,8 +546,17 @@ mod avx2 {
             a = a.add(R);
             b = b.add(NR);
         }
+        if !stage.ends {
+            for (r, sums) in sums.iter().enumerate() {
+                for (v, sum) in sums.iter().enumerate() {
+                    _mm256_storeu_si256(carried.add(NR * r + 8 * v).cast(), *sum);
+                }
+            }
+            return;
+        }
+        let mut vectors = Vectors::of(finish);
         for (r, sums) in sums.iter().enumerate() {
-            let vectors = Vectors::new(&finish(r));
+            vectors.turn(finish, channel + r);
             let (first, last) = (sums[0], sums[V - 1]);
             // Numbers 0 to 3 and 8 to 11, then the others.
             let low = _mm256_permute2x128_si256::<0x20>(first, last);

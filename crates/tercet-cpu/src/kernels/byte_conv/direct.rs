@@ -6,7 +6,7 @@
 use super::super::conv::Windows;
 use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::pairs::{Part, Rows, SLACK};
-use super::{ByteCall, Codes, ConvShape, TASKS, finish, pair};
+use super::{ByteCall, Codes, ConvShape, TASKS, pair};
 
 /// Windows of a panel.
 const NR: usize = 16;
@@ -17,9 +17,12 @@ const SLAB: usize = 64 << 10;
 /// Words of weights that are cheap to read again for other windows.
 const FEW_WEIGHTS: usize = 40 << 10;
 
+/// Channels of x at most: beyond, what a panel reads lies too far apart for the first cache.
+const MANY: usize = 64;
+
 /// Whether a convolution is computed so, where there is AVX2; sizes of x make no difference.
 pub(super) fn takes(shape: &ConvShape) -> bool {
-    shape.windows.stride[2] <= 2 && shape.channels > 1
+    shape.windows.stride[2] <= 2 && shape.windows.taps() > 1 && (2..=MANY).contains(&shape.channels)
 }
 
 fn pairs(shape: &ConvShape) -> usize {
@@ -285,10 +288,10 @@ impl Job<'_> {
             let a = &weights[row * offsets.len()..][..count * offsets.len()];
             let b = &slab[line * plan.line_step() * plan.row() + col..];
             let first = entry % shape.groups * shape.m + row;
-            let finish = |r: usize| finish::Channel::new(&self.call.finish, first + r);
+            let finish = (&self.call.finish, first);
             let mut bytes = [[0; NR]; MR];
             // SAFETY: there is AVX2 where a convolution is computed so; the reach is that of the offsets.
-            unsafe { avx2::tile(count, width > NR / 2, a, b, steps, &finish, &mut bytes) };
+            unsafe { avx2::tile(count, width > NR / 2, a, b, steps, finish, &mut bytes) };
             let at = (area.first[0] + line) * plan.windows.out[2] + area.first[1] + col;
             for (r, bytes) in bytes[..count].iter().enumerate() {
                 let to = (entry * shape.m + row + r) * plan.windows.count() + at;
@@ -309,7 +312,8 @@ mod avx2 {
         _mm256_permute2x128_si256, _mm256_set1_epi32, _mm256_setzero_si256,
     };
 
-    use super::super::finish::{Channel, avx2::Vectors};
+    use super::super::Finish;
+    use super::super::finish::avx2::Vectors;
     use super::{MR, NR};
 
     /// The bytes of up to 6 channels for 16 windows, or 8; `reach` is 16 more than the greatest offset.
@@ -325,7 +329,7 @@ mod avx2 {
         a: &[i32],
         b: &[i32],
         (offsets, reach): (&[i32], usize),
-        finish: &dyn Fn(usize) -> Channel,
+        finish: (&Finish<'_>, usize),
         bytes: &mut [[u8; NR]; MR],
     ) {
         assert!(a.len() == channels * offsets.len() && b.len() >= reach);
@@ -353,7 +357,7 @@ mod avx2 {
         mut a: *const i32,
         b: *const i32,
         offsets: &[i32],
-        finish: &dyn Fn(usize) -> Channel,
+        (finish, channel): (&Finish<'_>, usize),
         bytes: &mut [[u8; NR]; MR],
     ) {
         let mut sums = [[_mm256_setzero_si256(); V]; R];
@@ -371,8 +375,9 @@ mod avx2 {
             }
             a = a.add(R);
         }
+        let mut vectors = Vectors::of(finish);
         for (r, sums) in sums.iter().enumerate() {
-            let vectors = Vectors::new(&finish(r));
+            vectors.turn(finish, channel + r);
             let (first, last) = (sums[0], sums[V - 1]);
             // Numbers 0 to 3 and 8 to 11, then the others.
             let low = _mm256_permute2x128_si256::<0x20>(first, last);

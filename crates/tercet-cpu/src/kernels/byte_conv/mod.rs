@@ -176,7 +176,7 @@ pub fn scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape) -> usize
     if shape.batch * shape.groups * shape.m * shape.windows.count() == 0 {
         return 0;
     }
-    let part = match Way::of(level, shape) {
+    let part = |threads: usize| match Way::of(level, shape) {
         Way::Depthwise => depthwise::part_len(shape),
         #[cfg(target_arch = "x86_64")]
         Way::Tiles => tiles::part_len(threads, shape),
@@ -184,7 +184,8 @@ pub fn scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape) -> usize
         Way::Direct => direct::part_len(threads, shape),
         Way::Dense => dense::part_len(shape),
     };
-    threads * part
+    // A run may have fewer threads, whose parts are larger.
+    threads * (1..=threads).map(part).max().unwrap_or(0)
 }
 
 /// The convolution, from weights that [`pack`] wrote.

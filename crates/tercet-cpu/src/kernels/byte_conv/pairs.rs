@@ -69,6 +69,8 @@ impl Rows<'_> {
     }
 }
 
+pub(super) use avx2::panels;
+
 mod avx2 {
     use std::arch::x86_64::{
         __m128i, __m256i, _mm_loadu_si128, _mm_set1_epi8, _mm_xor_si128, _mm256_blend_epi16,
@@ -131,6 +133,35 @@ mod avx2 {
             // Numbers 0 to 3 and 8 to 11, then the others.
             let (first, last) = (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
             let to = to.as_mut_ptr().add(at);
+            let words = _mm256_permute2x128_si256::<0x20>(first, last);
+            _mm256_storeu_si256(to.cast(), words);
+            let words = _mm256_permute2x128_si256::<0x31>(first, last);
+            _mm256_storeu_si256(to.add(8).cast(), words);
+        }
+    }
+
+    /// As [`row`], 16 words at a time, `apart` from each other.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    #[target_feature(enable = "avx2")]
+    pub(in super::super) unsafe fn panels(
+        low: &[u8],
+        high: Option<&[u8]>,
+        count: usize,
+        (flip, zero): (u8, i16),
+        to: &mut [i32],
+        apart: usize,
+    ) {
+        assert!(to.len() >= count.div_ceil(16).saturating_sub(1) * apart + 16);
+        let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
+        for i in 0..count.div_ceil(16) {
+            let [a, b] = both(low, high, 16 * i, flip, zero);
+            let (first, last) = (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
+            let to = to.as_mut_ptr().add(i * apart);
             let words = _mm256_permute2x128_si256::<0x20>(first, last);
             _mm256_storeu_si256(to.cast(), words);
             let words = _mm256_permute2x128_si256::<0x31>(first, last);

@@ -164,6 +164,11 @@ impl Body {
     /// The body of a map whose I32 operands `small` are within [`whole::SMALL`].
     pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> Body {
         let chained = is_chain(map, inputs, dtypes, small);
+        let shorter = chained.then(|| whole::without_copies(map, inputs, dtypes));
+        let (map, dtypes) = match &shorter {
+            Some((map, dtypes)) => (map, dtypes.as_slice()),
+            None => (map, dtypes),
+        };
         let floats = inputs.iter().chain(dtypes).all(|&d| d == DType::F32);
         let block = if chained && floats {
             CHAIN_BLOCK

@@ -65,6 +65,53 @@ pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize
     true
 }
 
+/// The map without conversions of integers that leave the float as it is, and the dtypes of its steps; [`fits`] accepted it.
+pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (Map, Vec<DType>) {
+    let dtype = |arg: &MapArg| match *arg {
+        MapArg::Input(i) => inputs[i],
+        MapArg::Step(s) => dtypes[s],
+    };
+    let is_copy = |s: usize, step: &MapStep| {
+        let bounded = |other: &MapStep| {
+            // Bounds are rounded to the dtype of what they bound.
+            matches!(other.op, ScalarOp::Clamp { .. }) && other.args.contains(&MapArg::Step(s))
+        };
+        matches!(step.op, ScalarOp::Cast(_))
+            && dtype(&step.args[0]).int_range().is_some()
+            && !map.results.contains(&s)
+            && !map.body.iter().any(bounded)
+    };
+    // What stands for each step.
+    let mut stands: Vec<MapArg> = Vec::with_capacity(dtypes.len());
+    let (mut body, mut left) = (Vec::new(), Vec::new());
+    for (s, step) in map.body.iter().enumerate() {
+        let mut step = step.clone();
+        let copy = is_copy(s, &step);
+        for arg in &mut step.args {
+            if let MapArg::Step(of) = *arg {
+                *arg = stands[of];
+            }
+        }
+        if copy {
+            stands.push(step.args[0]);
+            continue;
+        }
+        stands.push(MapArg::Step(body.len()));
+        body.push(step);
+        left.push(dtypes[s]);
+    }
+    let results = map.results.iter().map(|&s| match stands[s] {
+        MapArg::Step(s) => s,
+        MapArg::Input(_) => unreachable!("invariant: results stay steps"),
+    });
+    let map = Map {
+        results: results.collect(),
+        body,
+        ..map.clone()
+    };
+    (map, left)
+}
+
 fn range_of(dtype: DType) -> Range {
     match dtype {
         DType::U8 | DType::I8 => {
