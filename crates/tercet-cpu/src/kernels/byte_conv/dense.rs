@@ -19,8 +19,6 @@ const COLUMNS: usize = 80 << 10;
 const MOST_PANELS: usize = 8;
 /// Words of weights that are cheap to read again for other windows.
 const FEW_WEIGHTS: usize = 48 << 10;
-/// Pairs along the depth that are multiplied at a time: their columns stay in a first-level cache for all channels.
-const DEPTH: usize = 256;
 /// Rows of columns that are gathered together.
 const STAGE: usize = 64;
 
@@ -97,18 +95,10 @@ fn slab_len(shape: &ConvShape) -> usize {
     shape.channels * slab.channel() + SLACK
 }
 
-/// Words of the sums of a panel between one part of the depth and the next.
-fn sums_len(shape: &ConvShape) -> usize {
-    match shape.k().div_ceil(2) > DEPTH {
-        true => shape.m.next_multiple_of(MR) * NR,
-        false => 0,
-    }
-}
-
 /// Words of scratch memory of a thread.
 pub(super) fn part_len(shape: &ConvShape) -> usize {
     let columns = most_panels(shape) * shape.k().div_ceil(2) * NR;
-    (columns + sums_len(shape) + slab_len(shape).div_ceil(4)).next_multiple_of(16)
+    (columns + slab_len(shape).div_ceil(4)).next_multiple_of(16)
 }
 
 pub(super) fn run(
@@ -147,8 +137,7 @@ impl Job<'_> {
     fn run(&self, tasks: Tasks<'_>, part: &mut [i32]) {
         let (shape, plan) = (self.call.shape, &self.plan);
         let len = most_panels(shape) * shape.k().div_ceil(2) * NR;
-        let (columns, rest) = part.split_at_mut(len);
-        let (sums, slab) = rest.split_at_mut(sums_len(shape));
+        let (columns, slab) = part.split_at_mut(len);
         let slab: &mut [u8] = bytemuck::cast_slice_mut(slab);
         let mut made = None;
         for task in tasks {
@@ -159,7 +148,7 @@ impl Job<'_> {
             if made.replace(place) != Some(place) {
                 self.columns(entry, first, end, slab, columns);
             }
-            self.multiply(entry, chunk, first, end, columns, sums);
+            self.multiply(entry, chunk, first, end, columns);
         }
     }
 
@@ -281,72 +270,51 @@ impl Job<'_> {
     }
 
     /// Some channels of the windows `first..end`.
-    fn multiply(
-        &self,
-        entry: usize,
-        chunk: usize,
-        first: usize,
-        end: usize,
-        columns: &[i32],
-        sums: &mut [i32],
-    ) {
+    fn multiply(&self, entry: usize, chunk: usize, first: usize, end: usize, columns: &[i32]) {
         let (shape, plan) = (self.call.shape, &self.plan);
         let (pairs, windows) = (shape.k().div_ceil(2), shape.windows.count());
         let group = entry % shape.groups;
         let weights = &self.weights[group * shape.m * pairs..][..shape.m * pairs];
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        for (i, at) in (first..end).step_by(NR).enumerate() {
-            let b = &columns[i * pairs * NR..][..pairs * NR];
+        let (tiles, panels) = (rows.len().div_ceil(MR), (end - first).div_ceil(NR));
+        // Weights that are many pass by once for all panels.
+        let few = rows.len() * pairs <= FEW_WEIGHTS;
+        for i in 0..tiles * panels {
+            let (tile, panel) = match few {
+                true => (i % tiles, i / tiles),
+                false => (i / panels, i % panels),
+            };
+            let (row, at) = (rows.start + tile * MR, first + panel * NR);
+            let count = MR.min(rows.end - row);
+            let a = &weights[row * pairs..][..count * pairs];
+            let b = &columns[panel * pairs * NR..][..pairs * NR];
+            let mut bytes = [[0; NR]; MR];
             let width = NR.min(end - at);
-            let parts = pairs.div_ceil(DEPTH).max(1);
-            for part in 0..parts {
-                let depth = part * DEPTH..pairs.min((part + 1) * DEPTH);
-                let b = &b[depth.start * NR..depth.end * NR];
-                for row in rows.clone().step_by(MR) {
-                    let count = MR.min(rows.end - row);
-                    let a = &weights[row * pairs..][..count * pairs];
-                    let a = &a[depth.start * count..depth.end * count];
-                    let carried = match parts {
-                        1 => &mut [][..],
-                        _ => &mut sums[(row - rows.start) * NR..][..MR * NR],
-                    };
-                    let stage = Stage {
-                        begins: part == 0,
-                        ends: part + 1 == parts,
-                    };
-                    let channels = group * shape.m + row..group * shape.m + row + count;
-                    let mut bytes = [[0; NR]; MR];
-                    self.tile(channels, width, [a, b], stage, carried, &mut bytes);
-                    if !stage.ends {
-                        continue;
-                    }
-                    for (r, bytes) in bytes[..count].iter().enumerate() {
-                        let to = (entry * shape.m + row + r) * windows + at;
-                        // SAFETY: a task has its channels of its windows to itself, all within y.
-                        let y = unsafe { self.y.slice(to, width) };
-                        match width {
-                            NR => y.copy_from_slice(bytes),
-                            _ => y.copy_from_slice(&bytes[..width]),
-                        }
-                    }
+            let channels = group * shape.m + row..group * shape.m + row + count;
+            self.tile(channels, width, a, b, &mut bytes);
+            for (r, bytes) in bytes[..count].iter().enumerate() {
+                let to = (entry * shape.m + row + r) * windows + at;
+                // SAFETY: a task has its channels of its windows to itself, all within y.
+                let y = unsafe { self.y.slice(to, width) };
+                match width {
+                    NR => y.copy_from_slice(bytes),
+                    _ => y.copy_from_slice(&bytes[..width]),
                 }
             }
         }
     }
 
-    /// The bytes of a tile at the last stage; between stages its sums are in `carried`.
+    /// The bytes of a tile.
     fn tile(
         &self,
         channels: std::ops::Range<usize>,
         width: usize,
-        [a, b]: [&[i32]; 2],
-        stage: Stage,
-        carried: &mut [i32],
+        a: &[i32],
+        b: &[i32],
         bytes: &mut [[u8; NR]; MR],
     ) {
         let rows = channels.len();
         assert_eq!(a.len() * NR, b.len() * rows);
-        assert!(stage.begins && stage.ends || carried.len() >= MR * NR);
         if has_avx2(self.level) {
             #[cfg(target_arch = "x86_64")]
             {
@@ -364,26 +332,12 @@ impl Job<'_> {
                     (5, true) => avx2::tile::<5, 2>,
                     (_, true) => avx2::tile::<6, 2>,
                 };
-                // SAFETY: the level has AVX2; rows and columns are as deep as each other, and there is room for sums.
-                unsafe {
-                    tile(
-                        a,
-                        b,
-                        stage,
-                        carried,
-                        (&self.call.finish, channels.start),
-                        bytes,
-                    )
-                };
+                // SAFETY: the level has AVX2; rows and columns are as deep as each other.
+                unsafe { tile(a, b, (&self.call.finish, channels.start), bytes) };
             }
             return;
         }
         let mut sums = [[0i32; NR]; MR];
-        if !stage.begins {
-            for (sums, carried) in sums.iter_mut().zip(carried.chunks_exact(NR)) {
-                sums.copy_from_slice(carried);
-            }
-        }
         for (a, b) in a.chunks_exact(rows).zip(b.chunks_exact(NR)) {
             for (sums, a) in sums.iter_mut().zip(a) {
                 let (low, high) = (i32::from(*a as i16), a >> 16);
@@ -393,12 +347,6 @@ impl Job<'_> {
                 }
             }
         }
-        if !stage.ends {
-            for (sums, carried) in sums.iter().zip(carried.chunks_exact_mut(NR)) {
-                carried.copy_from_slice(sums);
-            }
-            return;
-        }
         for (r, (bytes, sums)) in bytes.iter_mut().zip(&sums).take(rows).enumerate() {
             let channel = finish::Channel::new(&self.call.finish, channels.start + r);
             bytes
@@ -407,13 +355,6 @@ impl Job<'_> {
                 .for_each(|(y, sum)| *y = channel.byte(*sum));
         }
     }
-}
-
-/// Which part of the depth is multiplied.
-#[derive(Clone, Copy, Debug)]
-struct Stage {
-    begins: bool,
-    ends: bool,
 }
 
 /// What some windows of one tap read, in their order.
@@ -496,90 +437,5 @@ fn interleave(level: SimdLevel, stage: &[u8], flip: u8, zero: i16, panel: &mut [
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::{
-        _mm_loadu_si128, _mm_set1_epi8, _mm_storeu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8,
-        _mm_xor_si128, _mm256_add_epi32, _mm256_cvtepu8_epi16, _mm256_loadu_si256,
-        _mm256_madd_epi16, _mm256_permute2x128_si256, _mm256_set1_epi16, _mm256_set1_epi32,
-        _mm256_setzero_si256, _mm256_storeu_si256, _mm256_sub_epi16,
-    };
-
-    use super::super::Finish;
-    use super::super::finish::avx2::Vectors;
-    use super::{MR, NR, Stage};
-
-    /// The bytes of `R` channels for `8 V` windows at the last stage, else their sums.
-    ///
-    /// # Safety
-    /// The machine has AVX2; `a` has `R` words and `b` 16 for each step along the depth; `carried` has 16 words for each channel, if
-    /// the stage is not the only one.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn tile<const R: usize, const V: usize>(
-        a: &[i32],
-        b: &[i32],
-        stage: Stage,
-        carried: &mut [i32],
-        (finish, channel): (&Finish<'_>, usize),
-        bytes: &mut [[u8; NR]; MR],
-    ) {
-        let mut sums = [[_mm256_setzero_si256(); V]; R];
-        let carried = carried.as_mut_ptr();
-        if !stage.begins {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                for (v, sum) in sums.iter_mut().enumerate() {
-                    *sum = _mm256_loadu_si256(carried.add(NR * r + 8 * v).cast());
-                }
-            }
-        }
-        let (mut a, mut b, pairs) = (a.as_ptr(), b.as_ptr(), b.len() / NR);
-        for _ in 0..pairs {
-            let mut columns = [_mm256_setzero_si256(); V];
-            for (v, columns) in columns.iter_mut().enumerate() {
-                *columns = _mm256_loadu_si256(b.add(8 * v).cast());
-            }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let weight = _mm256_set1_epi32(*a.add(r));
-                for (sum, columns) in sums.iter_mut().zip(&columns) {
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(weight, *columns));
-                }
-            }
-            a = a.add(R);
-            b = b.add(NR);
-        }
-        if !stage.ends {
-            for (r, sums) in sums.iter().enumerate() {
-                for (v, sum) in sums.iter().enumerate() {
-                    _mm256_storeu_si256(carried.add(NR * r + 8 * v).cast(), *sum);
-                }
-            }
-            return;
-        }
-        let mut vectors = Vectors::of(finish);
-        for (r, sums) in sums.iter().enumerate() {
-            vectors.turn(finish, channel + r);
-            let (first, last) = (sums[0], sums[V - 1]);
-            // Numbers 0 to 3 and 8 to 11, then the others.
-            let low = _mm256_permute2x128_si256::<0x20>(first, last);
-            let high = _mm256_permute2x128_si256::<0x31>(first, last);
-            let packed = vectors.bytes(low, high);
-            _mm_storeu_si128(bytes[r].as_mut_ptr().cast(), packed);
-        }
-    }
-
-    /// # Safety
-    /// The machine has AVX2; `stage` has two rows of 16 bytes for each 16 words of `panel`.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn interleave(stage: &[u8], flip: u8, zero: i16, panel: &mut [i32]) {
-        let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
-        let rows = stage.chunks_exact(2 * NR).zip(panel.chunks_exact_mut(NR));
-        for (rows, out) in rows {
-            let low = _mm_xor_si128(_mm_loadu_si128(rows.as_ptr().cast()), flip);
-            let high = _mm_xor_si128(_mm_loadu_si128(rows.as_ptr().add(NR).cast()), flip);
-            let first = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(low, high));
-            let last = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(low, high));
-            let out = out.as_mut_ptr();
-            _mm256_storeu_si256(out.cast(), _mm256_sub_epi16(first, zero));
-            _mm256_storeu_si256(out.add(8).cast(), _mm256_sub_epi16(last, zero));
-        }
-    }
-}
+#[path = "dense_avx2.rs"]
+mod avx2;
