@@ -1,10 +1,10 @@
 //! Convolution of bytes: sums of products of 8-bit codes less their zero points, in I32, scaled and rounded to bytes again.
 //!
 //! Weights and codes are held as 16 bits, two neighbours along the depth in a word: one instruction multiplies both and adds the
-//! products, and nothing saturates. Neighbours are channels: windows read rows of x that lie as words (`direct`), and of 3 x 3 they
-//! are taken four at a time with fewer products (`tiles`). Without AVX2, and with wide strides, neighbours are taps, and windows are
-//! columns of a product (`dense`); of one channel a group, rows of it are read (`depthwise`). Both read a slab (`slab`): the rows of x
-//! that some windows need, with padding written out and elements that lie one stride apart side by side.
+//! products, and nothing saturates. With AVX2, windows of 3 x 3 of many channels are taken four at a time, with fewer products (`tiles`),
+//! and those of few channels read rows of x that lie as words of two channels (`direct`). Otherwise windows are columns of a product
+//! (`dense`), and of one channel a group, rows of it are read (`depthwise`): from a slab (`slab`), the rows of x that some windows need,
+//! with padding written out and elements that lie one stride apart side by side.
 //!
 //! Windows on three axes are not taken.
 
