@@ -102,8 +102,8 @@ fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes) {
         lo,
         hi,
     };
-    let mut packed = vec![0; packed_len(&s)];
-    pack(&s, codes[1], &w, &mut packed);
+    let mut packed = vec![0; packed_len(level, &s)];
+    pack(level, &s, codes[1], &w, &mut packed);
     let call = ByteCall {
         shape: &s,
         x: &x,
@@ -112,7 +112,7 @@ fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes) {
     };
     let run = |threads: Threads| {
         let mut y = vec![77; s.batch * channels * s.windows.count()];
-        let mut scratch = vec![-1; scratch_len(threads.count(), &s)];
+        let mut scratch = vec![-1; scratch_len(level, threads.count(), &s)];
         byte_conv(level, threads, &call, &packed, &mut y, &mut scratch);
         y
     };
@@ -154,6 +154,19 @@ const CASES: &[Case] = &[
     ([1, 1, 6, 5], [[19, 3, 3, 2, 2, 1], [40, 2, 3, 5, 4, 0]]),
     ([1, 1, 2, 4], [[1, 1, 1, 1, 0, 0], [61, 5, 4, 3, 7, 6]]),
     ([1, 1, 4, 3], [[11, 3, 1, 1, 2, 2], [1, 3, 1, 1, 1, 1]]),
+    // One tap of rows and of a plane, strides of one axis, taps apart, parts of wide rows.
+    ([2, 1, 37, 13], [[15, 1, 2, 1, 0, 0], [31, 1, 2, 1, 1, 0]]),
+    ([1, 2, 5, 8], [[11, 1, 3, 1, 0, 1], [50, 4, 2, 2, 3, 2]]),
+    ([1, 1, 2, 70], [[70, 3, 2, 1, 1, 1], [80, 1, 1, 1, 0, 0]]),
+    ([1, 1, 250, 9], [[3, 2, 1, 2, 0, 2], [400, 3, 2, 1, 1, 1]]),
+    // Four windows at a time: odd sizes, padding of every width, wide rows in several tasks, many channels, groups.
+    ([1, 1, 16, 13], [[7, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
+    ([2, 1, 33, 12], [[14, 3, 1, 1, 1, 1], [29, 3, 1, 1, 0, 0]]),
+    ([1, 1, 12, 17], [[3, 3, 1, 1, 0, 0], [290, 3, 1, 1, 2, 3]]),
+    ([1, 1, 15, 12], [[1, 3, 1, 1, 4, 5], [1, 3, 1, 1, 5, 7]]),
+    ([1, 1, 300, 20], [[9, 3, 1, 1, 1, 1], [20, 3, 1, 1, 1, 1]]),
+    ([2, 2, 13, 14], [[30, 3, 1, 1, 1, 1], [17, 3, 1, 1, 1, 1]]),
+    ([1, 1, 900, 13], [[4, 3, 1, 1, 1, 1], [5, 3, 1, 1, 1, 1]]),
     // More columns than a task holds, and weights that are not read again.
     ([1, 1, 400, 64], [[9, 3, 1, 1, 1, 1], [9, 3, 1, 1, 1, 1]]),
     // Groups, one channel of each among them.

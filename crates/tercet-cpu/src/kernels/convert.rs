@@ -84,6 +84,32 @@ unsafe fn whole_to_i32_body<S: Simd>(from: &[f32], out: &mut [i32]) {
 }
 
 simd_dispatch!(
+    /// Bytes without sign as floats.
+    pub(crate) fn u8_to_f32(x: &[u8], out: &mut [f32]) = u8_to_f32_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn u8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
+    let pairs = out.iter_mut().zip(x);
+    pairs.for_each(|(y, x)| *y = f32::from(*x));
+}
+
+simd_dispatch!(
+    /// Bytes with a sign as floats.
+    pub(crate) fn i8_to_f32(x: &[u8], out: &mut [f32]) = i8_to_f32_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn i8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
+    let pairs = out.iter_mut().zip(x);
+    pairs.for_each(|(y, x)| *y = f32::from(*x as i8));
+}
+
+simd_dispatch!(
     /// Widens halves.
     ///
     /// # Panics

@@ -9,7 +9,9 @@
     reason = "indices name the rows and vectors of the tile in several arrays at once"
 )]
 
-use super::parallel::{self, SharedMut, Threads};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::parallel::{self, Chunks, SharedMut, Threads};
 use super::simd::{Level, SimdLevel};
 
 /// Columns of a panel.
@@ -102,17 +104,29 @@ pub fn pack_panels(shape: &IntShape, b: &[i32], out: &mut [i32]) -> bool {
 }
 
 /// Writes A `[m, k]` as rows of pairs, if its elements fit.
-fn pack_rows(shape: &IntShape, a: &[i32], out: &mut [i32]) -> bool {
-    if !fit(a) {
-        return false;
-    }
-    let rows = a.chunks_exact(shape.k.max(1));
-    for (row, out) in rows.zip(out.chunks_exact_mut(shape.pairs().max(1))) {
-        for (pairs, out) in row.chunks(2).zip(out) {
-            *out = pair(pairs[0], pairs.get(1).copied().unwrap_or(0));
+fn pack_rows(threads: Threads, shape: &IntShape, a: &[i32], out: &mut [i32]) -> bool {
+    /// Rows of a task.
+    const ROWS: usize = 8;
+    let &IntShape { m, k, .. } = shape;
+    let own = 2 * shape.pairs();
+    let fits = AtomicBool::new(true);
+    let halves: &mut [i16] = bytemuck::cast_slice_mut(&mut out[..shape.rows_len()]);
+    let parts = Chunks::new(halves, ROWS * own);
+    parallel::for_each_part(threads, parts, |i, out| {
+        let rows = &a[i * ROWS * k..m.min((i + 1) * ROWS) * k];
+        if !fit(rows) {
+            return fits.store(false, Ordering::Relaxed);
         }
-    }
-    true
+        for (row, out) in rows.chunks_exact(k).zip(out.chunks_exact_mut(own)) {
+            let (out, rest) = out.split_at_mut(k);
+            // Neighbours are a word: the first is its low half.
+            for (out, x) in out.iter_mut().zip(row) {
+                *out = *x as i16;
+            }
+            rest.fill(0);
+        }
+    });
+    fits.into_inner()
 }
 
 /// `c = a b` for B that [`pack_panels`] wrote; `rows` has room for [`IntShape::rows_len`] words.
@@ -143,7 +157,7 @@ pub fn int_gemm(
         true => Threads::Serial,
         false => threads,
     };
-    let packed = pack_rows(shape, a, rows);
+    let packed = pack_rows(threads, shape, a, rows);
     let rows = &*rows;
     let (tall, wide) = (m.div_ceil(ROWS), n.div_ceil(NR));
     let out = SharedMut::new(c);

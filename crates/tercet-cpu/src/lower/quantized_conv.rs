@@ -53,8 +53,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         // Of the sizes of x and y nothing is known yet, and nothing matters.
         let one = vec![1; w.shape().len()];
         let shape = shape_of(&one, w.shape(), &one);
-        let mut packed = words(packed_len(&shape))?;
-        pack(&shape, w_codes, w.dense_bytes(), &mut packed);
+        let mut packed = words(packed_len(level, &shape))?;
+        pack(level, &shape, w_codes, w.dense_bytes(), &mut packed);
         Ok(Box::new(packed))
     });
     let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
@@ -62,11 +62,11 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         let y = &mut args.outs[0];
         let shape = shape_of(x.shape(), w.shape(), y.shape());
         let scratch: &mut [i32] = bytemuck::cast_slice_mut(args.scratch);
-        let (own, scratch) = scratch.split_at_mut(packed_len(&shape).next_multiple_of(16));
+        let (own, scratch) = scratch.split_at_mut(packed_len(level, &shape).next_multiple_of(16));
         let weights = match args.packed.and_then(|p| p.downcast_ref::<Vec<i32>>()) {
             Some(packed) => packed,
             None => {
-                pack(&shape, w_codes, w.dense_bytes(), own);
+                pack(level, &shape, w_codes, w.dense_bytes(), own);
                 &*own
             }
         };
@@ -90,8 +90,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         scratch: Some(Box::new(move |layouts, threads| {
             let [x, w, .., y] = layouts else { return 0 };
             let shape = shape_of(x.shape(), w.shape(), y.shape());
-            let weights = packed_len(&shape).next_multiple_of(16);
-            4 * (weights + scratch_len(threads, &shape))
+            let weights = packed_len(level, &shape).next_multiple_of(16);
+            4 * (weights + scratch_len(level, threads, &shape))
         })),
         pack: Some((1, pack_weights)),
         work: |layouts| {

@@ -2,7 +2,7 @@
 
 use tercet::{CompileOptions, Device, Tensor};
 use tercet_ir::case::{Case, CaseGraph, Fill};
-use tercet_ir::{DType, EvalCtx, Op, OpError, OpKind, evaluate};
+use tercet_ir::{DType, EvalCtx, Op, OpError, OpKind, Type, evaluate};
 use tercet_onnx::ImportOptions;
 
 use super::made::{Model, attr_int, attr_ints, node};
@@ -262,6 +262,36 @@ fn maps_of_codes_are_exact() {
                 assert!(steps && off.count() * 100 <= want.len(), "{dtype} {second}");
             }
         }
+    }
+}
+
+/// Codes of numbers less a zero point that is known when the map runs.
+fn less_zero(c: &mut CaseGraph, zero: f64) -> Result<(), OpError> {
+    let list = (0..1500).map(|i| f64::from(i * 37 % 700) * 0.25 - 20.0);
+    let x = c.input("x", [1500], Fill::Values(list.collect()))?;
+    let zero = c.input_of(
+        "zero",
+        Type::new(DType::I32, [0usize; 0]),
+        Fill::Values(vec![zero]),
+    )?;
+    let g = &mut c.graph;
+    let scale = g.scalar(DType::F32, 0.5)?;
+    let scaled = g.div(x, scale)?;
+    let rounded = g.round(scaled)?;
+    let bounded = g.clamp(rounded, 0.0, 255.0)?;
+    let codes = g.cast(bounded, DType::U8)?;
+    let wide = g.cast(codes, DType::I32)?;
+    let y = g.sub(wide, zero)?;
+    c.output(y)
+}
+
+#[test]
+fn zero_points_of_a_run_are_subtracted_whatever_they_are() {
+    for zero in [100.0, -65_536.0, 65_537.0, -2_147_483_648.0] {
+        let case = Case::new("less", move |c| less_zero(c, zero));
+        let case = case.build(DType::F32).expect("builds");
+        let [got, want] = both(&case);
+        assert_eq!(got, want, "{zero}");
     }
 }
 

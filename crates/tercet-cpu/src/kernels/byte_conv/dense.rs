@@ -3,6 +3,7 @@
 //! A task has some windows, whose columns are made once as panels of 16 windows, and some channels of y. Of a tile, 6 channels by
 //! 16 windows, all sums stay in registers.
 
+use super::super::conv::Windows;
 use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::super::simd::SimdLevel;
 use super::slab::{SLACK, Slab};
@@ -70,12 +71,25 @@ fn reads_planes(shape: &ConvShape) -> bool {
     w.taps() == 1 && w.stride == [1; 3] && w.pad == [0; 3] && w.out == w.sizes
 }
 
+/// Whether columns are some elements of x.
+fn takes_elements(shape: &ConvShape) -> bool {
+    let w = &shape.windows;
+    w.taps() == 1
+        && w.pad == [0; 3]
+        && [1, 2]
+            .iter()
+            .all(|&i| (w.out[i].max(1) - 1) * w.stride[i] < w.sizes[i].max(1))
+}
+
 /// Bytes of the slab of a task.
 fn slab_len(shape: &ConvShape) -> usize {
     if reads_planes(shape) {
         return 0;
     }
     let w = &shape.windows;
+    if takes_elements(shape) {
+        return shape.channels * most_panels(shape) * NR + SLACK;
+    }
     let rows = (most_panels(shape) * NR).div_ceil(w.out[2].max(1)) + 1;
     let slab = Slab::new(w, 0, rows.min(w.out[1]));
     shape.channels * slab.channel() + SLACK
@@ -152,21 +166,23 @@ impl Job<'_> {
         let own = shape.channels * w.plane();
         let x = &self.call.x[entry * own..][..own];
         let panel_len = shape.k().div_ceil(2) * NR;
+        if reads_planes(shape) {
+            let from = &x[first..];
+            return self.planes(from, w.plane(), end - first, columns);
+        }
+        if takes_elements(shape) {
+            let count = end - first;
+            for (c, to) in slab[..shape.channels * count]
+                .chunks_exact_mut(count)
+                .enumerate()
+            {
+                let plane = &x[c * w.plane()..][..w.plane()];
+                elements(w, plane, first, to);
+            }
+            return self.planes(slab, count, count, columns);
+        }
         let panels = columns.chunks_exact_mut(panel_len.max(1));
         let firsts = (first..end).step_by(NR);
-        if reads_planes(shape) {
-            for (at, panel) in firsts.zip(panels) {
-                let count = NR.min(end - at);
-                let source = Source {
-                    bytes: x,
-                    runs: &[Run { from: at, to: 0 }],
-                    last: count,
-                };
-                let offsets = (0..shape.channels).map(|c| c * w.plane());
-                self.panel(&source, offsets, panel);
-            }
-            return;
-        }
         let (top, bottom) = (first / w.out[2], (end - 1) / w.out[2] + 1);
         let lies = Slab::new(w, top, bottom);
         let pad = codes.zero as u8;
@@ -204,6 +220,36 @@ impl Job<'_> {
         }
     }
 
+    /// Panels of `count` windows of planes that lie `apart`.
+    fn planes(&self, from: &[u8], apart: usize, count: usize, columns: &mut [i32]) {
+        let (shape, codes) = (self.call.shape, self.call.codes);
+        let panel_len = shape.k().div_ceil(2) * NR;
+        if has_avx2(self.level) {
+            // SAFETY: the level has AVX2.
+            #[cfg(target_arch = "x86_64")]
+            unsafe {
+                let (low, high) = (0..shape.channels, 1..shape.channels);
+                for (p, low) in low.step_by(2).enumerate() {
+                    let of = |c: usize| &from[c * apart..];
+                    let high = high.contains(&(low + 1)).then(|| of(low + 1));
+                    let codes = (codes.flip(), codes.flipped_zero());
+                    let to = &mut columns[p * NR..];
+                    super::pairs::panels(of(low), high, count, codes, to, panel_len);
+                }
+            }
+            return;
+        }
+        let panels = columns.chunks_exact_mut(panel_len.max(1));
+        for (at, panel) in (0..count).step_by(NR).zip(panels) {
+            let source = Source {
+                bytes: from,
+                runs: &[Run { from: at, to: 0 }],
+                last: NR.min(count - at),
+            };
+            self.panel(&source, (0..shape.channels).map(|c| c * apart), panel);
+        }
+    }
+
     /// The rows of a panel, at these offsets of the source, as pairs.
     fn panel(&self, source: &Source<'_>, offsets: impl Iterator<Item = usize>, panel: &mut [i32]) {
         let codes = self.call.codes;
@@ -230,23 +276,29 @@ impl Job<'_> {
         let group = entry % shape.groups;
         let weights = &self.weights[group * shape.m * pairs..][..shape.m * pairs];
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        for row in rows.clone().step_by(MR) {
+        let (tiles, panels) = (rows.len().div_ceil(MR), (end - first).div_ceil(NR));
+        // Weights that are many pass by once for all panels.
+        let few = rows.len() * pairs <= FEW_WEIGHTS;
+        for i in 0..tiles * panels {
+            let (tile, panel) = match few {
+                true => (i % tiles, i / tiles),
+                false => (i / panels, i % panels),
+            };
+            let (row, at) = (rows.start + tile * MR, first + panel * NR);
             let count = MR.min(rows.end - row);
             let a = &weights[row * pairs..][..count * pairs];
-            for (i, at) in (first..end).step_by(NR).enumerate() {
-                let b = &columns[i * pairs * NR..][..pairs * NR];
-                let mut bytes = [[0; NR]; MR];
-                let width = NR.min(end - at);
-                let channels = group * shape.m + row..group * shape.m + row + count;
-                self.tile(channels, width, a, b, &mut bytes);
-                for (r, bytes) in bytes[..count].iter().enumerate() {
-                    let to = (entry * shape.m + row + r) * windows + at;
-                    // SAFETY: a task has its channels of its windows to itself, all within y.
-                    let y = unsafe { self.y.slice(to, width) };
-                    match width {
-                        NR => y.copy_from_slice(bytes),
-                        _ => y.copy_from_slice(&bytes[..width]),
-                    }
+            let b = &columns[panel * pairs * NR..][..pairs * NR];
+            let mut bytes = [[0; NR]; MR];
+            let width = NR.min(end - at);
+            let channels = group * shape.m + row..group * shape.m + row + count;
+            self.tile(channels, width, a, b, &mut bytes);
+            for (r, bytes) in bytes[..count].iter().enumerate() {
+                let to = (entry * shape.m + row + r) * windows + at;
+                // SAFETY: a task has its channels of its windows to itself, all within y.
+                let y = unsafe { self.y.slice(to, width) };
+                match width {
+                    NR => y.copy_from_slice(bytes),
+                    _ => y.copy_from_slice(&bytes[..width]),
                 }
             }
         }
@@ -262,7 +314,6 @@ impl Job<'_> {
         bytes: &mut [[u8; NR]; MR],
     ) {
         let rows = channels.len();
-        let finish = |r: usize| finish::Channel::new(&self.call.finish, channels.start + r);
         assert_eq!(a.len() * NR, b.len() * rows);
         if has_avx2(self.level) {
             #[cfg(target_arch = "x86_64")]
@@ -282,7 +333,7 @@ impl Job<'_> {
                     (_, true) => avx2::tile::<6, 2>,
                 };
                 // SAFETY: the level has AVX2; rows and columns are as deep as each other.
-                unsafe { tile(a, b, &finish, bytes) };
+                unsafe { tile(a, b, (&self.call.finish, channels.start), bytes) };
             }
             return;
         }
@@ -297,12 +348,36 @@ impl Job<'_> {
             }
         }
         for (r, (bytes, sums)) in bytes.iter_mut().zip(&sums).take(rows).enumerate() {
-            let channel = finish(r);
+            let channel = finish::Channel::new(&self.call.finish, channels.start + r);
             bytes
                 .iter_mut()
                 .zip(sums)
                 .for_each(|(y, sum)| *y = channel.byte(*sum));
         }
+    }
+}
+
+/// What some windows of one tap read, in their order.
+fn elements(w: &Windows, plane: &[u8], first: usize, to: &mut [u8]) {
+    let (mut window, mut rest) = (first, to);
+    while !rest.is_empty() {
+        let (row, col) = (window / w.out[2], window % w.out[2]);
+        let count = rest.len().min(w.out[2] - col);
+        let (own, more) = rest.split_at_mut(count);
+        let from = &plane[row * w.stride[1] * w.sizes[2] + col * w.stride[2]..];
+        match w.stride[2] {
+            2 => {
+                let last = count - 1;
+                let pairs = own[..last].iter_mut().zip(from.chunks_exact(2));
+                pairs.for_each(|(y, x)| *y = x[0]);
+                own[last] = from[2 * last];
+            }
+            stride => {
+                let elements = own.iter_mut().zip(from.iter().step_by(stride));
+                elements.for_each(|(y, x)| *y = *x);
+            }
+        }
+        (window, rest) = (window + count, more);
     }
 }
 
@@ -362,69 +437,5 @@ fn interleave(level: SimdLevel, stage: &[u8], flip: u8, zero: i16, panel: &mut [
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use std::arch::x86_64::{
-        _mm_loadu_si128, _mm_set1_epi8, _mm_storeu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8,
-        _mm_xor_si128, _mm256_add_epi32, _mm256_cvtepu8_epi16, _mm256_loadu_si256,
-        _mm256_madd_epi16, _mm256_permute2x128_si256, _mm256_set1_epi16, _mm256_set1_epi32,
-        _mm256_setzero_si256, _mm256_storeu_si256, _mm256_sub_epi16,
-    };
-
-    use super::super::finish::{Channel, avx2::Vectors};
-    use super::{MR, NR};
-
-    /// The bytes of `R` channels for `8 V` windows.
-    ///
-    /// # Safety
-    /// The machine has AVX2; `a` has `R` words and `b` 16 for each step along the depth.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn tile<const R: usize, const V: usize>(
-        a: &[i32],
-        b: &[i32],
-        finish: &dyn Fn(usize) -> Channel,
-        bytes: &mut [[u8; NR]; MR],
-    ) {
-        let mut sums = [[_mm256_setzero_si256(); V]; R];
-        let (mut a, mut b, pairs) = (a.as_ptr(), b.as_ptr(), b.len() / NR);
-        for _ in 0..pairs {
-            let mut columns = [_mm256_setzero_si256(); V];
-            for (v, columns) in columns.iter_mut().enumerate() {
-                *columns = _mm256_loadu_si256(b.add(8 * v).cast());
-            }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let weight = _mm256_set1_epi32(*a.add(r));
-                for (sum, columns) in sums.iter_mut().zip(&columns) {
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(weight, *columns));
-                }
-            }
-            a = a.add(R);
-            b = b.add(NR);
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            let vectors = Vectors::new(&finish(r));
-            let (first, last) = (sums[0], sums[V - 1]);
-            // Numbers 0 to 3 and 8 to 11, then the others.
-            let low = _mm256_permute2x128_si256::<0x20>(first, last);
-            let high = _mm256_permute2x128_si256::<0x31>(first, last);
-            let packed = vectors.bytes(low, high);
-            _mm_storeu_si128(bytes[r].as_mut_ptr().cast(), packed);
-        }
-    }
-
-    /// # Safety
-    /// The machine has AVX2; `stage` has two rows of 16 bytes for each 16 words of `panel`.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn interleave(stage: &[u8], flip: u8, zero: i16, panel: &mut [i32]) {
-        let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
-        let rows = stage.chunks_exact(2 * NR).zip(panel.chunks_exact_mut(NR));
-        for (rows, out) in rows {
-            let low = _mm_xor_si128(_mm_loadu_si128(rows.as_ptr().cast()), flip);
-            let high = _mm_xor_si128(_mm_loadu_si128(rows.as_ptr().add(NR).cast()), flip);
-            let first = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(low, high));
-            let last = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(low, high));
-            let out = out.as_mut_ptr();
-            _mm256_storeu_si256(out.cast(), _mm256_sub_epi16(first, zero));
-            _mm256_storeu_si256(out.add(8).cast(), _mm256_sub_epi16(last, zero));
-        }
-    }
-}
+#[path = "dense_avx2.rs"]
+mod avx2;

@@ -13,6 +13,9 @@ const NR: usize = 16;
 /// Elements of a slab, about.
 const AREA: usize = 16 << 10;
 
+/// Windows of a task at least, where channels are small.
+const FEW: usize = 2048;
+
 /// Rows of windows of a task at most.
 fn most_rows(shape: &ConvShape) -> usize {
     let w = &shape.windows;
@@ -46,17 +49,27 @@ pub(super) fn run(
     let cuts = (TASKS * threads.count()).div_ceil(planes).min(height);
     let rows = most_rows(shape).min(height.div_ceil(cuts));
     let blocks = height.div_ceil(rows);
+    // Small channels several at a time: counting tasks costs as much as they do.
+    let together = match blocks {
+        1 => {
+            (FEW / shape.windows.count().max(1)).clamp(1, planes.div_ceil(TASKS * threads.count()))
+        }
+        _ => 1,
+    };
     let job = Job {
         level,
         call,
         weights,
         y: SharedMut::new(y),
     };
-    let tasks = planes * blocks;
+    let tasks = planes.div_ceil(together) * blocks;
     parallel::for_each_with_scratch(threads, tasks, scratch, part_len(shape), |task, part| {
         let first = task % blocks * rows;
         let end = height.min(first + rows);
-        job.run(task / blocks, first, end, bytemuck::cast_slice_mut(part));
+        let own = task / blocks * together;
+        for plane in own..planes.min(own + together) {
+            job.run(plane, first, end, bytemuck::cast_slice_mut(part));
+        }
     });
 }
 
@@ -73,9 +86,14 @@ impl Job<'_> {
         let (shape, codes) = (self.call.shape, self.call.codes);
         let w = &shape.windows;
         let lies = Slab::new(w, first, end);
-        let x = &self.call.x[plane * w.plane()..][..w.plane()];
-        lies.fill(w, x, 0, slab, |x| codes.value(x));
-        let slab = &slab[..lies.channel() + SLACK];
+        let x = &self.call.x[plane * w.plane()..];
+        let slab = &mut slab[..lies.channel() + SLACK];
+        match has_avx2(self.level) && lies.is_narrow() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the level has AVX2.
+            true => unsafe { lies.fill_words(w, x, codes, slab) },
+            _ => lies.fill(w, &x[..w.plane()], 0, slab, |x| codes.value(x)),
+        }
         let (taps, pairs) = (w.taps(), w.taps().div_ceil(2));
         let mut offsets = [0; MOST_TAPS + 1];
         for (t, offset) in offsets[..taps].iter_mut().enumerate() {
@@ -87,39 +105,66 @@ impl Job<'_> {
             let finish = finish::Channel::new(&self.call.finish, channel);
             let weights = &self.weights[channel * pairs..][..pairs];
             let own = (plane * shape.m + j) * height;
-            for row in first..end {
-                // SAFETY: a task has these rows of these channels of y to itself.
-                let y = unsafe { self.y.slice((own + row) * width, width) };
-                let from = &slab[lies.window_row(w, row)..];
-                self.row(from, &offsets, weights, &finish, y);
-            }
+            // SAFETY: a task has these rows of these channels of y to itself.
+            let y = unsafe { self.y.slice((own + first) * width, (end - first) * width) };
+            let rows = Rows {
+                slab,
+                begin: lies.window_row(w, first),
+                step: w.stride[1] * lies.row(),
+                offsets: &offsets,
+                width,
+            };
+            rows.compute(self.level, weights, &finish, y);
         }
     }
+}
 
-    /// The windows of a row, `taps` of which begin at the offsets.
-    fn row(
-        &self,
-        from: &[i16],
-        offsets: &[usize; MOST_TAPS + 1],
-        weights: &[i32],
-        finish: &finish::Channel,
-        y: &mut [u8],
-    ) {
-        let last = offsets[..2 * weights.len()].iter().max().copied();
-        let reach = last.unwrap_or(0) + y.len().next_multiple_of(NR);
-        assert!(from.len() >= reach, "a slab without slack");
-        if has_avx2(self.level) {
+/// Rows of windows of a channel.
+struct Rows<'a> {
+    slab: &'a [i16],
+    /// Where the first row of windows begins.
+    begin: usize,
+    /// From one row of windows to the next.
+    step: usize,
+    /// Where taps lie from where their window begins.
+    offsets: &'a [usize; MOST_TAPS + 1],
+    /// Windows of a row.
+    width: usize,
+}
+
+impl Rows<'_> {
+    /// The windows, rows of which follow each other in `y`.
+    fn compute(&self, level: SimdLevel, weights: &[i32], finish: &finish::Channel, y: &mut [u8]) {
+        let &Rows {
+            slab,
+            begin,
+            step,
+            offsets,
+            width,
+        } = self;
+        let rows = y.len() / width;
+        let furthest = offsets[..2 * weights.len()].iter().max().copied();
+        let reach = furthest.unwrap_or(0) + width.next_multiple_of(NR);
+        let last = begin + rows.saturating_sub(1) * step;
+        assert!(slab.len() >= last + reach, "a slab without slack");
+        if has_avx2(level) {
             // SAFETY: the level has AVX2, and the slab goes on as far as vectors read.
             #[cfg(target_arch = "x86_64")]
             unsafe {
-                avx2::row(from, offsets, weights, finish, y);
+                match weights.len() {
+                    // Windows of 3 x 3 and 5 x 5.
+                    5 => avx2::rows::<5>(self, weights, finish, y),
+                    13 => avx2::rows::<13>(self, weights, finish, y),
+                    _ => avx2::rows::<0>(self, weights, finish, y),
+                }
             }
             return;
         }
         for (i, y) in y.iter_mut().enumerate() {
+            let from = &slab[begin + i / width * step + i % width..];
             let mut sum = 0i32;
             for (taps, weight) in offsets.chunks(2).zip(weights) {
-                let at = |tap: usize| i32::from(from[taps[tap] + i]);
+                let at = |tap: usize| i32::from(from[taps[tap]]);
                 let both = at(0) * i32::from(*weight as i16) + at(1) * (weight >> 16);
                 sum = sum.wrapping_add(both);
             }
@@ -131,43 +176,65 @@ impl Job<'_> {
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        _mm_storeu_si128, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+        __m256i, _mm_storeu_si128, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
         _mm256_set1_epi32, _mm256_setzero_si256, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16,
     };
 
     use super::super::finish::{Channel, avx2::Vectors};
-    use super::{MOST_TAPS, NR};
+    use super::{NR, Rows};
 
+    /// Adds the products of two taps to sums of 16 windows.
+    #[inline(always)]
+    unsafe fn add(sums: &mut [__m256i; 2], from: *const i16, taps: &[usize], weight: __m256i) {
+        let a = _mm256_loadu_si256(from.add(taps[0]).cast());
+        let b = _mm256_loadu_si256(from.add(taps[1]).cast());
+        let products = _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), weight);
+        sums[0] = _mm256_add_epi32(sums[0], products);
+        let products = _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), weight);
+        sums[1] = _mm256_add_epi32(sums[1], products);
+    }
+
+    /// With `P` pairs of taps, or as many as there are weights if that is 0.
+    ///
     /// # Safety
-    /// The machine has AVX2; `from` goes on behind the last tap of the last 16 windows that begin in `y`.
+    /// The machine has AVX2; the slab goes on behind the last tap of the last 16 windows that begin in a row.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn row(
-        from: &[i16],
-        offsets: &[usize; MOST_TAPS + 1],
+    pub(super) unsafe fn rows<const P: usize>(
+        of: &Rows<'_>,
         weights: &[i32],
         finish: &Channel,
         y: &mut [u8],
     ) {
         let vectors = Vectors::new(finish);
-        for (i, y) in y.chunks_mut(NR).enumerate() {
-            let from = from.as_ptr().add(i * NR);
-            let (mut low, mut high) = (_mm256_setzero_si256(), _mm256_setzero_si256());
-            for (taps, weight) in offsets.chunks_exact(2).zip(weights) {
-                let a = _mm256_loadu_si256(from.add(taps[0]).cast());
-                let b = _mm256_loadu_si256(from.add(taps[1]).cast());
-                let weight = _mm256_set1_epi32(*weight);
-                let products = _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), weight);
-                low = _mm256_add_epi32(low, products);
-                let products = _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), weight);
-                high = _mm256_add_epi32(high, products);
-            }
-            let bytes = vectors.bytes(low, high);
-            match <&mut [u8; NR]>::try_from(&mut *y) {
-                Ok(y) => _mm_storeu_si128(y.as_mut_ptr().cast(), bytes),
-                Err(_) => {
-                    let mut all = [0u8; NR];
-                    _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
-                    y.copy_from_slice(&all[..y.len()]);
+        let mut own = [_mm256_setzero_si256(); P];
+        for (own, weight) in own.iter_mut().zip(weights) {
+            *own = _mm256_set1_epi32(*weight);
+        }
+        let rows = y.len() / of.width;
+        for row in 0..rows {
+            for col in (0..of.width).step_by(NR) {
+                let from = of.slab.as_ptr().add(of.begin + row * of.step + col);
+                let mut sums = [_mm256_setzero_si256(); 2];
+                if P > 0 {
+                    for (i, weight) in own.iter().enumerate() {
+                        add(&mut sums, from, &of.offsets[2 * i..2 * i + 2], *weight);
+                    }
+                } else {
+                    for (taps, weight) in of.offsets.chunks_exact(2).zip(weights) {
+                        add(&mut sums, from, taps, _mm256_set1_epi32(*weight));
+                    }
+                }
+                let bytes = vectors.bytes(sums[0], sums[1]);
+                let at = row * of.width + col;
+                // What is too much belongs to the next row, which comes later.
+                match y.get_mut(at..at + NR) {
+                    Some(y) => _mm_storeu_si128(y.as_mut_ptr().cast(), bytes),
+                    None => {
+                        let mut all = [0u8; NR];
+                        _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
+                        let count = NR.min(of.width - col);
+                        y[at..at + count].copy_from_slice(&all[..count]);
+                    }
                 }
             }
         }

@@ -43,7 +43,7 @@ pub(super) mod avx2 {
         _mm256_set1_epi32, _mm256_set1_ps,
     };
 
-    use super::Channel;
+    use super::{Channel, Finish};
 
     /// A [`Channel`] as vectors.
     #[derive(Clone, Copy)]
@@ -67,6 +67,33 @@ pub(super) mod avx2 {
                 hi: _mm256_set1_ps(channel.hi),
                 zero: _mm256_set1_epi32(channel.zero),
             }
+        }
+
+        /// Those of channels in turns: see [`Vectors::turn`].
+        ///
+        /// # Safety
+        /// The machine has AVX2.
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        pub(in super::super) unsafe fn of(finish: &Finish<'_>) -> Vectors {
+            Vectors {
+                scale: _mm256_set1_ps(1.0),
+                bias: _mm256_set1_ps(0.0),
+                lo: _mm256_set1_ps((finish.lo - finish.zero) as f32),
+                hi: _mm256_set1_ps((finish.hi - finish.zero) as f32),
+                zero: _mm256_set1_epi32(finish.zero),
+            }
+        }
+
+        /// Goes on to a channel.
+        ///
+        /// # Safety
+        /// The machine has AVX2.
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        pub(in super::super) unsafe fn turn(&mut self, finish: &Finish<'_>, channel: usize) {
+            self.scale = _mm256_set1_ps(finish.scale[channel]);
+            self.bias = _mm256_set1_ps(finish.bias[channel]);
         }
 
         /// Codes, their low bytes alone.

@@ -1,16 +1,23 @@
 //! Convolution of bytes: sums of products of 8-bit codes less their zero points, in I32, scaled and rounded to bytes again.
 //!
 //! Weights and codes are held as 16 bits, two neighbours along the depth in a word: one instruction multiplies both and adds the
-//! products, and nothing saturates. Most convolutions are products (`dense`); those of one channel a group go through its rows
-//! (`depthwise`). Both read a slab (`slab`): the rows of x that some windows need, with padding written out and elements that
-//! lie one stride apart side by side.
+//! products, and nothing saturates. With AVX2, windows of 3 x 3 of many channels are taken four at a time, with fewer products (`tiles`),
+//! and those of few channels read rows of x that lie as words of two channels (`direct`). Otherwise windows are columns of a product
+//! (`dense`), and of one channel a group, rows of it are read (`depthwise`): from a slab (`slab`), the rows of x that some windows need,
+//! with padding written out and elements that lie one stride apart side by side.
 //!
 //! Windows on three axes are not taken.
 
 mod dense;
 mod depthwise;
+#[cfg(target_arch = "x86_64")]
+mod direct;
 mod finish;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod slab;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use super::conv::{ConvShape, Windows};
 use super::parallel::Threads;
@@ -75,9 +82,33 @@ pub struct ByteCall<'a> {
     pub finish: Finish<'a>,
 }
 
-/// Whether a convolution goes through rows of one channel.
-fn is_depthwise(shape: &ConvShape) -> bool {
-    shape.channels == 1 && shape.windows.taps() <= MOST_TAPS && shape.groups > 1
+/// The kernel of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Depthwise,
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
+    #[cfg(target_arch = "x86_64")]
+    Direct,
+    Dense,
+}
+
+impl Way {
+    /// Sizes of x make no difference, so that weights are packed before they are known.
+    fn of(level: SimdLevel, shape: &ConvShape) -> Way {
+        if shape.channels == 1 && shape.windows.taps() <= MOST_TAPS && shape.groups > 1 {
+            return Way::Depthwise;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2(level) && tiles::takes(shape) {
+            return Way::Tiles;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2(level) && direct::takes(shape) {
+            return Way::Direct;
+        }
+        Way::Dense
+    }
 }
 
 /// Whether there is a kernel for these windows: on at most two axes.
@@ -87,8 +118,14 @@ pub fn takes(windows: &Windows) -> bool {
 }
 
 /// Words of packed weights.
-pub fn packed_len(shape: &ConvShape) -> usize {
-    shape.groups * shape.m * shape.k().div_ceil(2)
+pub fn packed_len(level: SimdLevel, shape: &ConvShape) -> usize {
+    match Way::of(level, shape) {
+        #[cfg(target_arch = "x86_64")]
+        Way::Tiles => tiles::packed_len(shape),
+        #[cfg(target_arch = "x86_64")]
+        Way::Direct => direct::packed_len(shape),
+        Way::Depthwise | Way::Dense => shape.groups * shape.m * shape.k().div_ceil(2),
+    }
 }
 
 /// Two elements in a word.
@@ -100,15 +137,25 @@ fn pair(low: i16, high: i16) -> i32 {
 ///
 /// # Panics
 /// If `w` or `out` is shorter than the shape says.
-pub fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
+pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
+    let way = Way::of(level, shape);
+    #[cfg(target_arch = "x86_64")]
+    if way == Way::Tiles {
+        return tiles::pack(shape, codes, w, out);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if way == Way::Direct {
+        return direct::pack(shape, codes, w, out);
+    }
     let (k, pairs) = (shape.k(), shape.k().div_ceil(2));
     let at = |row: usize, i: usize| match i < k {
         true => codes.value(w[row * k + i]),
         false => 0,
     };
     let of = |row: usize, p: usize| pair(at(row, 2 * p), at(row, 2 * p + 1));
-    if is_depthwise(shape) {
-        for (i, out) in out[..packed_len(shape)].iter_mut().enumerate() {
+    let out = &mut out[..packed_len(level, shape)];
+    if way == Way::Depthwise {
+        for (i, out) in out.iter_mut().enumerate() {
             *out = of(i / pairs, i % pairs);
         }
         return;
@@ -125,16 +172,20 @@ pub fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
 }
 
 /// Words of scratch memory for so many threads.
-pub fn scratch_len(threads: usize, shape: &ConvShape) -> usize {
-    threads * part_len(shape)
-}
-
-/// Words of scratch memory of a thread.
-fn part_len(shape: &ConvShape) -> usize {
-    match is_depthwise(shape) {
-        true => depthwise::part_len(shape),
-        false => dense::part_len(shape),
+pub fn scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape) -> usize {
+    if shape.batch * shape.groups * shape.m * shape.windows.count() == 0 {
+        return 0;
     }
+    let part = |threads: usize| match Way::of(level, shape) {
+        Way::Depthwise => depthwise::part_len(shape),
+        #[cfg(target_arch = "x86_64")]
+        Way::Tiles => tiles::part_len(threads, shape),
+        #[cfg(target_arch = "x86_64")]
+        Way::Direct => direct::part_len(threads, shape),
+        Way::Dense => dense::part_len(shape),
+    };
+    // A run may have fewer threads, whose parts are larger.
+    threads * (1..=threads).map(part).max().unwrap_or(0)
 }
 
 /// The convolution, from weights that [`pack`] wrote.
@@ -158,13 +209,17 @@ pub fn byte_conv(
         shape.batch * shape.groups * shape.channels * shape.windows.plane()
     );
     assert!(call.finish.scale.len() == channels && call.finish.bias.len() == channels);
-    assert!(weights.len() >= packed_len(shape));
+    assert!(weights.len() >= packed_len(level, shape));
     if y.is_empty() {
         return;
     }
-    match is_depthwise(shape) {
-        true => depthwise::run(level, threads, call, weights, y, scratch),
-        false => dense::run(level, threads, call, weights, y, scratch),
+    match Way::of(level, shape) {
+        Way::Depthwise => depthwise::run(level, threads, call, weights, y, scratch),
+        #[cfg(target_arch = "x86_64")]
+        Way::Tiles => tiles::run(threads, call, weights, y, scratch),
+        #[cfg(target_arch = "x86_64")]
+        Way::Direct => direct::run(threads, call, weights, y, scratch),
+        Way::Dense => dense::run(level, threads, call, weights, y, scratch),
     }
 }
 

@@ -4,6 +4,8 @@
 //! tap reads for neighbouring windows lies side by side.
 
 use super::super::conv::Windows;
+#[cfg(target_arch = "x86_64")]
+use super::Codes;
 
 /// Elements after the last row that vectors may read.
 pub(super) const SLACK: usize = 32;
@@ -102,6 +104,153 @@ impl Slab {
                         pairs.for_each(|(y, x)| *y = f(*x));
                     }
                 }
+            }
+        }
+    }
+
+    /// Whether rows lie in one phase or two: [`Slab::fill_words`] takes no more.
+    pub(super) fn is_narrow(&self) -> bool {
+        self.stride <= 2
+    }
+
+    /// As [`Slab::fill`] with codes less their zero point. `from` may go on behind the channel; what follows the slab in `to`
+    /// is written, too.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    ///
+    /// # Panics
+    /// If `to` ends less than [`SLACK`] elements behind the slab.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn fill_words(&self, w: &Windows, from: &[u8], codes: Codes, to: &mut [i16]) {
+        assert!(self.is_narrow() && to.len() >= self.channel() + SLACK);
+        to[..self.channel()].fill(0);
+        let (width, before) = (w.sizes[2], w.pad[2]);
+        for i in 0..self.rows {
+            let row = (self.first + i).checked_sub(w.pad[1]);
+            let Some(row) = row.filter(|row| *row < w.sizes[1]) else {
+                continue;
+            };
+            let from = &from[row * width..];
+            let to = &mut to[i * self.row()..];
+            if self.stride == 1 {
+                let start = before.min(self.phase);
+                let count = width.min(self.phase - start);
+                avx2::words(from, count, codes, &mut to[start..]);
+                continue;
+            }
+            // Elements at even places of the row without padding, then those at odd ones.
+            let at = [before, before + 1].map(|q| (q % 2 * self.phase, (q / 2).min(self.phase)));
+            let of = [width.div_ceil(2), width / 2];
+            let count = [0, 1].map(|half| of[half].min(self.phase - at[half].1));
+            avx2::halves(
+                from,
+                count,
+                codes,
+                at.map(|(phase, start)| phase + start),
+                to,
+            );
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::{
+        __m128i, __m256i, _mm_loadu_si128, _mm_set1_epi8, _mm_xor_si128, _mm256_and_si256,
+        _mm256_cmpgt_epi16, _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_set1_epi8,
+        _mm256_set1_epi16, _mm256_setr_epi16, _mm256_srli_epi16, _mm256_storeu_si256,
+        _mm256_sub_epi16, _mm256_xor_si256,
+    };
+
+    use super::Codes;
+
+    /// 16 bytes, zeros behind the end.
+    #[inline(always)]
+    unsafe fn sixteen(from: &[u8], at: usize) -> __m128i {
+        if let Some(bytes) = from.get(at..at + 16) {
+            return _mm_loadu_si128(bytes.as_ptr().cast());
+        }
+        let mut bytes = [0u8; 16];
+        let rest = from.get(at..).unwrap_or_default();
+        bytes[..rest.len()].copy_from_slice(rest);
+        _mm_loadu_si128(bytes.as_ptr().cast())
+    }
+
+    /// 32 bytes, zeros behind the end.
+    #[inline(always)]
+    unsafe fn thirty_two(from: &[u8], at: usize) -> __m256i {
+        if let Some(bytes) = from.get(at..at + 32) {
+            return _mm256_loadu_si256(bytes.as_ptr().cast());
+        }
+        let mut bytes = [0u8; 32];
+        let rest = from.get(at..).unwrap_or_default();
+        bytes[..rest.len()].copy_from_slice(rest);
+        _mm256_loadu_si256(bytes.as_ptr().cast())
+    }
+
+    /// Codes less their zero point, zeros from number `count` on.
+    #[inline(always)]
+    unsafe fn less(wide: __m256i, zero: __m256i, count: usize) -> __m256i {
+        let values = _mm256_sub_epi16(wide, zero);
+        if count >= 16 {
+            return values;
+        }
+        let order = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let inside = _mm256_cmpgt_epi16(_mm256_set1_epi16(count as i16), order);
+        _mm256_and_si256(values, inside)
+    }
+
+    /// `count` codes less their zero point; zeros behind them, to a whole vector.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn words(from: &[u8], count: usize, codes: Codes, to: &mut [i16]) {
+        assert!(to.len() >= count.next_multiple_of(16));
+        let flip = _mm_set1_epi8(codes.flip() as i8);
+        let zero = _mm256_set1_epi16(codes.flipped_zero());
+        for at in (0..count).step_by(16) {
+            let wide = _mm256_cvtepu8_epi16(_mm_xor_si128(sixteen(from, at), flip));
+            let values = less(wide, zero, count - at);
+            _mm256_storeu_si256(to.as_mut_ptr().add(at).cast(), values);
+        }
+    }
+
+    /// Codes at even places less their zero point, `count[0]` of them, to `to[at[0]..]`, and those at odd ones.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn halves(
+        from: &[u8],
+        count: [usize; 2],
+        codes: Codes,
+        at: [usize; 2],
+        to: &mut [i16],
+    ) {
+        let (flip, low) = (
+            _mm256_set1_epi8(codes.flip() as i8),
+            _mm256_set1_epi16(0xff),
+        );
+        let zero = _mm256_set1_epi16(codes.flipped_zero());
+        for i in (0..count[0].max(count[1])).step_by(16) {
+            let bytes = _mm256_xor_si256(thirty_two(from, 2 * i), flip);
+            let wide = [_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes)];
+            for half in 0..2 {
+                let left = count[half].saturating_sub(i);
+                let values = _mm256_sub_epi16(wide[half], zero);
+                let to = &mut to[at[half] + i.min(count[half])..];
+                if left >= 16 {
+                    assert!(to.len() >= 16);
+                    _mm256_storeu_si256(to.as_mut_ptr().cast(), values);
+                    continue;
+                }
+                // Behind one half lies the other.
+                let mut all = [0i16; 16];
+                _mm256_storeu_si256(all.as_mut_ptr().cast(), values);
+                to[..left].copy_from_slice(&all[..left]);
             }
         }
     }

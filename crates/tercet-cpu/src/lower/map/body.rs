@@ -164,8 +164,14 @@ impl Registers {
 }
 
 impl Body {
-    pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType]) -> Body {
-        let chained = is_chain(map, inputs, dtypes);
+    /// The body of a map whose I32 operands `small` are within [`whole::SMALL`].
+    pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> Body {
+        let chained = is_chain(map, inputs, dtypes, small);
+        let shorter = chained.then(|| whole::without_copies(map, inputs, dtypes));
+        let (map, dtypes) = match &shorter {
+            Some((map, dtypes)) => (map, dtypes.as_slice()),
+            None => (map, dtypes),
+        };
         let floats = inputs.iter().chain(dtypes).all(|&d| d == DType::F32);
         let block = if chained && floats {
             CHAIN_BLOCK
@@ -300,7 +306,7 @@ fn steps_once(map: &Map, chained: bool) -> Vec<bool> {
 }
 
 /// True if a [`Chain`] can run the map.
-fn is_chain(map: &Map, inputs: &[DType], dtypes: &[DType]) -> bool {
+fn is_chain(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> bool {
     let constant = |&s: &usize| matches!(map.body[s].op, ScalarOp::Const(..));
-    whole::fits(map, inputs, dtypes) && !map.results.iter().any(constant)
+    whole::fits(map, inputs, dtypes, small) && !map.results.iter().any(constant)
 }

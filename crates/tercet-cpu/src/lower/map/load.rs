@@ -166,6 +166,24 @@ pub(super) fn floats(
         Some(walk) => From::Walk(root, walk),
         None => From::Block(root),
     };
+    if block.rows == 1 {
+        let row = match walk {
+            None => Some(0),
+            Some(walk) => {
+                let (at, stride) = job.geometry.row(walk, block.row);
+                let plain = stride == 1 && job.geometry.row_shift(walk) == 0 && !walk.uniform;
+                plain.then_some(at as usize + block.col)
+            }
+        };
+        if let Some(at) = row {
+            let to: &mut [f32] = cast_slice_mut(to);
+            match dtype {
+                DType::U8 => return convert::u8_to_f32(job.level, &root[at..][..to.len()], to),
+                DType::I8 => return convert::i8_to_f32(job.level, &root[at..][..to.len()], to),
+                _ => {}
+            }
+        }
+    }
     match dtype {
         DType::U8 => each::<u8, f32>(job, block, &from, to, f32::from),
         DType::I8 => each::<i8, f32>(job, block, &from, to, f32::from),

@@ -58,11 +58,28 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     if let Some(lowered) = table::lower(graph, node, &map, &dtypes, &steps) {
         return lowered;
     }
-    let body = Body::new(&map, &dtypes, &steps);
-    let bytes = body.scratch_bytes;
+    let body = Body::new(&map, &dtypes, &steps, &[]);
+    let one = |i: &usize| dtypes[*i] == DType::I32 && shapes[*i].iter().all(Dim::is_one);
+    let small: Vec<usize> = (0..dtypes.len()).filter(one).collect();
+    // Zero points that are computed: nearly always as small as codes are.
+    let counting = match body.chain.is_none() && !small.is_empty() {
+        true => Some(Body::new(&map, &dtypes, &steps, &small)).filter(|b| b.chain.is_some()),
+        false => None,
+    };
+    let bytes = counting.iter().map(|body| body.scratch_bytes);
+    let bytes = bytes.fold(body.scratch_bytes, usize::max);
     let level = SimdLevel::detect();
     let run = move |args: &mut Args<'_>| {
-        run(level, &body, args);
+        let is_small = |i: &usize| {
+            let x = &args.ins[*i];
+            let value = x.root_as::<i32>().get(x.layout.offset);
+            value.is_some_and(|x| x.unsigned_abs() <= whole::SMALL.unsigned_abs())
+        };
+        let body = match &counting {
+            Some(counting) if small.iter().all(is_small) => counting,
+            _ => &body,
+        };
+        run(level, body, args);
         Ok(())
     };
     Lowered {

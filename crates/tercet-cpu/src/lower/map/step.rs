@@ -284,6 +284,9 @@ fn truths(step: &Step, x: &Operands<'_>, out: &mut [u8]) -> bool {
 fn scalars<U: Copy>(step: &Step, x: &Operands<'_>, out: &mut [U], to: impl Fn(Scalar) -> U) {
     let mut args = [Scalar::I(0); 3];
     let n = step.args.len();
+    if n == 0 {
+        return out.fill(to(step.op.eval(step.from, step.dtype, &[])));
+    }
     for (i, out) in out.iter_mut().enumerate() {
         for (a, arg) in args[..n].iter_mut().enumerate() {
             *arg = match x.class(a) {

@@ -15,13 +15,21 @@ const LIMIT: f64 = 4_194_304.0;
 /// Where the values of an operand or a step lie, NaN left aside; nothing where it is not known.
 type Range = Option<(f64, f64)>;
 
+/// What an I32 operand of one element may be at most, if a map counts on it: such zero points are known when it runs.
+pub(super) const SMALL: i32 = 1 << 16;
+
 /// Whether every value of a map fits f32, and every integer exactly. An I32 operand that only conversions to F32 read counts as
-/// the float that it becomes.
-pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType]) -> bool {
-    let of_inputs: Vec<Range> = inputs.iter().map(|dtype| range_of(*dtype)).collect();
+/// the float that it becomes, one that is `small` as within [`SMALL`].
+pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> bool {
+    let of_input = |(i, dtype): (usize, &DType)| match small.contains(&i) {
+        true => Some((f64::from(-SMALL), f64::from(SMALL))),
+        false => range_of(*dtype),
+    };
+    let of_inputs: Vec<Range> = inputs.iter().enumerate().map(of_input).collect();
     for (i, dtype) in inputs.iter().enumerate() {
         let known = match dtype {
             DType::F32 | DType::U8 | DType::I8 => true,
+            DType::I32 if small.contains(&i) => true,
             DType::I32 => map.body.iter().all(|step| {
                 let reads = step.args.contains(&MapArg::Input(i));
                 !reads || step.op == ScalarOp::Cast(DType::F32)
@@ -55,6 +63,53 @@ pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType]) -> bool {
         done.push(range);
     }
     true
+}
+
+/// The map without conversions of integers that leave the float as it is, and the dtypes of its steps; [`fits`] accepted it.
+pub(super) fn without_copies(map: &Map, inputs: &[DType], dtypes: &[DType]) -> (Map, Vec<DType>) {
+    let dtype = |arg: &MapArg| match *arg {
+        MapArg::Input(i) => inputs[i],
+        MapArg::Step(s) => dtypes[s],
+    };
+    let is_copy = |s: usize, step: &MapStep| {
+        let bounded = |other: &MapStep| {
+            // Bounds are rounded to the dtype of what they bound.
+            matches!(other.op, ScalarOp::Clamp { .. }) && other.args.contains(&MapArg::Step(s))
+        };
+        matches!(step.op, ScalarOp::Cast(_))
+            && dtype(&step.args[0]).int_range().is_some()
+            && !map.results.contains(&s)
+            && !map.body.iter().any(bounded)
+    };
+    // What stands for each step.
+    let mut stands: Vec<MapArg> = Vec::with_capacity(dtypes.len());
+    let (mut body, mut left) = (Vec::new(), Vec::new());
+    for (s, step) in map.body.iter().enumerate() {
+        let mut step = step.clone();
+        let copy = is_copy(s, &step);
+        for arg in &mut step.args {
+            if let MapArg::Step(of) = *arg {
+                *arg = stands[of];
+            }
+        }
+        if copy {
+            stands.push(step.args[0]);
+            continue;
+        }
+        stands.push(MapArg::Step(body.len()));
+        body.push(step);
+        left.push(dtypes[s]);
+    }
+    let results = map.results.iter().map(|&s| match stands[s] {
+        MapArg::Step(s) => s,
+        MapArg::Input(_) => unreachable!("invariant: results stay steps"),
+    });
+    let map = Map {
+        results: results.collect(),
+        body,
+        ..map.clone()
+    };
+    (map, left)
 }
 
 fn range_of(dtype: DType) -> Range {

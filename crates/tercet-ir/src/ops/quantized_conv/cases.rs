@@ -108,6 +108,20 @@ const SHAPES: &[Shapes] = &[
         window: |w| w.with_pads(&[1, 0, 1], &[0, 1, 1]),
     },
     Shapes {
+        name: "many_channels_3x3",
+        x: &[2, 13, 5, 7],
+        w: &[14, 13, 3, 3],
+        groups: 1,
+        window: |w| w.with_pads(&[1, 0], &[1, 2]),
+    },
+    Shapes {
+        name: "pointwise_stride_2",
+        x: &[1, 5, 9, 8],
+        w: &[4, 5, 1, 1],
+        groups: 1,
+        window: |w| w.with_stride(&[2, 2]),
+    },
+    Shapes {
         name: "no_batch",
         x: &[0, 3, 4, 4],
         w: &[2, 3, 3, 3],

@@ -1,0 +1,197 @@
+//! Rows of two channels of x as words, one element of each in a word, less the zero point.
+
+use super::super::conv::Windows;
+use super::Codes;
+
+/// Words behind the last one of a row that vectors may read or write.
+pub(super) const SLACK: usize = 24;
+
+/// The part of a row that some windows read, with padding: places `begin..begin + count` of the padded row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// The first place.
+    pub(super) begin: usize,
+    /// Places.
+    pub(super) count: usize,
+    /// 1, or 2: then words at even places, counted from the first, lie before those at odd ones.
+    pub(super) stride: usize,
+    /// Words of a phase, at least [`SLACK`] more than it has places.
+    pub(super) phase: usize,
+}
+
+/// Row `at` of x, counted with padding, of channel `2 p` and the one after it, if there is one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows<'a> {
+    /// The channels of an entry; more may follow.
+    pub(super) x: &'a [u8],
+    pub(super) channels: usize,
+    pub(super) windows: &'a Windows,
+    pub(super) codes: Codes,
+}
+
+impl Rows<'_> {
+    /// Writes the words of a part of row `at` of pair `p`.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    pub(super) unsafe fn write(&self, p: usize, at: usize, part: Part, to: &mut [i32]) {
+        let w = self.windows;
+        let to = &mut to[..part.stride * part.phase];
+        let Some(row) = at.checked_sub(w.pad[1]).filter(|row| *row < w.sizes[1]) else {
+            return to.fill(0);
+        };
+        let (width, pad) = (w.sizes[2], w.pad[2]);
+        // The first place that holds an element, and which.
+        let place = pad.saturating_sub(part.begin);
+        let first = (part.begin + place - pad).min(width);
+        let place = place.min(part.count);
+        let count = (width - first).min(part.count - place);
+        let end = place + count;
+        let of = |c: usize| &self.x[c * w.plane() + row * width + first..];
+        let (low, high) = (of(2 * p), 2 * p + 1 < self.channels);
+        let high = high.then(|| of(2 * p + 1));
+        let codes = (self.codes.flip(), self.codes.flipped_zero());
+        if part.stride == 1 {
+            to[..place].fill(0);
+            avx2::row(low, high, count, codes, &mut to[place..]);
+            return to[end..].fill(0);
+        }
+        let (even, odd) = to.split_at_mut(part.phase);
+        even[..place.div_ceil(2)].fill(0);
+        odd[..place / 2].fill(0);
+        let halves = match place % 2 {
+            0 => [&mut even[place / 2..], &mut odd[place / 2..]],
+            _ => [&mut odd[place / 2..], &mut even[place / 2 + 1..]],
+        };
+        avx2::halves(low, high, count, codes, halves);
+        even[end.div_ceil(2)..].fill(0);
+        odd[end / 2..].fill(0);
+    }
+}
+
+pub(super) use avx2::panels;
+
+mod avx2 {
+    use std::arch::x86_64::{
+        __m128i, __m256i, _mm_loadu_si128, _mm_set1_epi8, _mm_xor_si128, _mm256_blend_epi16,
+        _mm256_cvtepu8_epi16, _mm256_permute2x128_si256, _mm256_set1_epi16, _mm256_setzero_si256,
+        _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_si256, _mm256_sub_epi16,
+        _mm256_unpackhi_epi16, _mm256_unpacklo_epi16,
+    };
+
+    /// 16 bytes of a row from `at` on, zeros where it ends.
+    #[inline(always)]
+    unsafe fn load(row: &[u8], at: usize) -> __m128i {
+        if let Some(bytes) = row.get(at..at + 16) {
+            return _mm_loadu_si128(bytes.as_ptr().cast());
+        }
+        let mut bytes = [0u8; 16];
+        let rest = row.get(at..).unwrap_or_default();
+        bytes[..rest.len()].copy_from_slice(rest);
+        _mm_loadu_si128(bytes.as_ptr().cast())
+    }
+
+    /// 16 codes of both channels less their zero point.
+    #[inline(always)]
+    unsafe fn both(
+        low: &[u8],
+        high: Option<&[u8]>,
+        at: usize,
+        flip: __m128i,
+        zero: __m256i,
+    ) -> [__m256i; 2] {
+        let a = _mm256_cvtepu8_epi16(_mm_xor_si128(load(low, at), flip));
+        let b = match high {
+            Some(high) => {
+                let b = _mm256_cvtepu8_epi16(_mm_xor_si128(load(high, at), flip));
+                _mm256_sub_epi16(b, zero)
+            }
+            None => _mm256_setzero_si256(),
+        };
+        [_mm256_sub_epi16(a, zero), b]
+    }
+
+    /// `count` elements of two channels as words.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    ///
+    /// # Panics
+    /// If there is no room for 16 words more.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn row(
+        low: &[u8],
+        high: Option<&[u8]>,
+        count: usize,
+        (flip, zero): (u8, i16),
+        to: &mut [i32],
+    ) {
+        assert!(to.len() >= count.next_multiple_of(16));
+        let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
+        for at in (0..count).step_by(16) {
+            let [a, b] = both(low, high, at, flip, zero);
+            // Numbers 0 to 3 and 8 to 11, then the others.
+            let (first, last) = (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
+            let to = to.as_mut_ptr().add(at);
+            let words = _mm256_permute2x128_si256::<0x20>(first, last);
+            _mm256_storeu_si256(to.cast(), words);
+            let words = _mm256_permute2x128_si256::<0x31>(first, last);
+            _mm256_storeu_si256(to.add(8).cast(), words);
+        }
+    }
+
+    /// As [`row`], 16 words at a time, `apart` from each other.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    #[target_feature(enable = "avx2")]
+    pub(in super::super) unsafe fn panels(
+        low: &[u8],
+        high: Option<&[u8]>,
+        count: usize,
+        (flip, zero): (u8, i16),
+        to: &mut [i32],
+        apart: usize,
+    ) {
+        assert!(to.len() >= count.div_ceil(16).saturating_sub(1) * apart + 16);
+        let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
+        for i in 0..count.div_ceil(16) {
+            let [a, b] = both(low, high, 16 * i, flip, zero);
+            let (first, last) = (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
+            let to = to.as_mut_ptr().add(i * apart);
+            let words = _mm256_permute2x128_si256::<0x20>(first, last);
+            _mm256_storeu_si256(to.cast(), words);
+            let words = _mm256_permute2x128_si256::<0x31>(first, last);
+            _mm256_storeu_si256(to.add(8).cast(), words);
+        }
+    }
+
+    /// `count` elements of two channels as words: those at even places, then those at odd ones.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    ///
+    /// # Panics
+    /// If a half has no room for 8 words more than it gets.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn halves(
+        low: &[u8],
+        high: Option<&[u8]>,
+        count: usize,
+        (flip, zero): (u8, i16),
+        [even, odd]: [&mut [i32]; 2],
+    ) {
+        assert!(even.len().min(odd.len()) >= count.div_ceil(2) + 8);
+        let (flip, zero) = (_mm_set1_epi8(flip as i8), _mm256_set1_epi16(zero));
+        for at in (0..count).step_by(16) {
+            let [a, b] = both(low, high, at, flip, zero);
+            let first = _mm256_blend_epi16::<0xaa>(a, _mm256_slli_epi32::<16>(b));
+            let second = _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(a), b);
+            _mm256_storeu_si256(even.as_mut_ptr().add(at / 2).cast(), first);
+            _mm256_storeu_si256(odd.as_mut_ptr().add(at / 2).cast(), second);
+        }
+    }
+}
