@@ -74,6 +74,7 @@ impl WgpuBackend {
             features,
             below,
             subgroup,
+            groups,
         } = opened.map_err(|source| OpenError::Refused {
             adapter: AdapterSummary::of(&info),
             source,
@@ -87,6 +88,7 @@ impl WgpuBackend {
             options,
             is_software,
         );
+        gpu.groups = groups;
         gpu.required = subgroup.and_then(|s| requirement(s, &below));
         #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
         {
