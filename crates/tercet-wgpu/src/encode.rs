@@ -262,11 +262,10 @@ mod tests {
     fn dispatches_wait_where_the_program_says() {
         let mut g = Graph::new();
         let rows = Dim::sym("s");
-        let x = Type::new(DType::F32, [rows, Dim::Known(64)]);
-        let x = g.input("x", x).unwrap();
-        let sums = g.cum_sum(x, 1).unwrap();
-        let order = g.softmax(x, 1).unwrap();
-        let both = g.binary(BinaryFn::Add, sums, order).unwrap();
+        let ty = Type::new(DType::F32, [rows, Dim::Known(64)]);
+        let [x, z] = ["x", "z"].map(|name| g.input(name, ty.clone()).unwrap());
+        let [x, z] = [x, z].map(|v| g.cum_sum(v, 1).unwrap());
+        let both = g.binary(BinaryFn::Add, x, z).unwrap();
         let last = g.cum_sum(both, 1).unwrap();
         g.output("y", last).unwrap();
         let made = made(&g, Bindings::new().with("s", 8));
