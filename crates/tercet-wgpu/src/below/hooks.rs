@@ -72,8 +72,8 @@ pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
     GROUPS.with_borrow_mut(|groups| *groups = Some(Groups { waits, seen: 0 }));
     let made = calls();
     let seen = GROUPS.with_borrow(|groups| groups.as_ref().map_or(0, |g| g.seen));
-    // Fewer are encoded where wgpu finds something wrong, which is an error then, and by none of its later versions
-    // that puts off encoding: its own barriers stand then.
+    // wgpu encodes fewer where it finds something wrong, which is an error then; none now if it puts them off, and then
+    // its own barriers stand.
     assert!(
         seen <= wanted,
         "invariant: wgpu encodes {wanted} dispatches as they are, not {seen}"
