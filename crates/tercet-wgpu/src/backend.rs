@@ -74,19 +74,15 @@ impl WgpuBackend {
             features,
             below,
             subgroup,
+            groups,
         } = opened.map_err(|source| OpenError::Refused {
             adapter: AdapterSummary::of(&info),
             source,
         })?;
         let is_software = info.device_type == wgpu::DeviceType::Cpu;
-        let mut gpu = Gpu::new(
-            device,
-            queue,
-            limits.clone(),
-            features,
-            options,
-            is_software,
-        );
+        let limited = limits.clone();
+        let mut gpu = Gpu::new(device, queue, limited, features, options, is_software);
+        gpu.groups = groups;
         gpu.required = subgroup.and_then(|s| requirement(s, &below));
         #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
         {

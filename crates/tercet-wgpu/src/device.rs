@@ -74,6 +74,8 @@ pub(crate) struct Gpu {
     pub(crate) pipelines: Pipelines,
     /// What other processes made, too.
     pub(crate) kept: Kept,
+    /// Programs say where barriers are ([`crate::below::grouped`]).
+    pub(crate) groups: bool,
     /// What pipelines that use subgroups require.
     pub(crate) required: Option<Requirement>,
     pub(crate) staging: Mutex<Staging>,
@@ -155,6 +157,7 @@ impl Gpu {
             is_software,
             pipelines: Pipelines::default(),
             kept: Kept::default(),
+            groups: false,
             required: None,
             staging: Mutex::default(),
             health,

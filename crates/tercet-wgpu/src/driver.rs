@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use tercet_ir::{CompileError, RunError};
 use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Read, StageId};
 
+use crate::below;
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
 use crate::call::{Rules, Script};
 use crate::device::{Gpu, Trouble, lock};
@@ -100,6 +101,7 @@ impl WgpuDriver {
                 program,
                 script,
                 pipelines,
+                says_barriers: gpu.groups && checks == Checks::None,
             }),
             buffers,
         );
@@ -227,8 +229,14 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// The commands of a run: its calls and the copies of what is read.
-    fn commands(&self, played: &Played, timer: Option<&Timer>) -> wgpu::CommandBuffer {
+    /// The commands of a run: its calls and the copies of what is read. `waits` is what [`Made::waits`] says, if wgpu does
+    /// not find out itself.
+    fn commands(
+        &self,
+        played: &Played,
+        timer: Option<&Timer>,
+        waits: Option<Vec<bool>>,
+    ) -> wgpu::CommandBuffer {
         let mut encoder = (self.gpu.device).create_command_encoder(&Default::default());
         if let Some(groups) = &self.groups {
             let steps = &self.made.script.steps;
@@ -242,7 +250,11 @@ impl WgpuDriver {
             let (to, at) = self.readback.spot(played.reads.len());
             timer.resolve(&mut encoder, self.timed.len(), to, at);
         }
-        encoder.finish()
+        // wgpu gives the driver all commands at once, now.
+        match waits {
+            Some(waits) => below::grouped(waits, || encoder.finish()),
+            None => encoder.finish(),
+        }
     }
 
     /// Runs the steps of stages and the copies of `reads`.
@@ -266,18 +278,22 @@ impl WgpuDriver {
         let sizes = reads.iter().map(|r| r.bytes).chain(times);
         self.readback.prepare(&gpu, sizes)?;
         let ahead = self.ahead.take(&played);
-        let timer = self.timer.as_ref().filter(|_| !self.timed.is_empty());
-        let is_timed = timer.is_some();
+        let again = self.ahead.is_again(&played);
+        let is_timed = self.timer.is_some() && !self.timed.is_empty();
+        let made = Arc::clone(&self.made);
+        let waits = (made.says_barriers && !is_timed)
+            .then(|| (self.ahead).waits(|| made.waits(launch, stages, &played)));
+        let timer = self.timer.as_ref().filter(|_| is_timed);
         let sent = gpu.scoped(|| {
-            let commands = ahead.unwrap_or_else(|| self.commands(&played, timer));
+            let commands = ahead.unwrap_or_else(|| self.commands(&played, timer, waits.clone()));
             gpu.queue.submit([commands])
         });
         let submission = sent.map_err(during("a run"))?;
         let flight = gpu.scoped(|| self.readback.map(&gpu, submission));
         self.unsent = 0;
         self.flight = Some(flight.map_err(during("a run"))?);
-        if !is_timed && self.ahead.is_again(&played) {
-            let next = gpu.tried(|| self.commands(&played, None));
+        if !is_timed && again {
+            let next = gpu.tried(|| self.commands(&played, None, waits));
             self.ahead.keep(next);
         }
         Ok(())

@@ -20,6 +20,8 @@ pub(crate) struct Made {
     pub(crate) program: Arc<Program>,
     pub(crate) script: Script,
     pub(crate) pipelines: Vec<Arc<Pipeline>>,
+    /// The program says where barriers are; wgpu finds out itself where shaders are checked.
+    pub(crate) says_barriers: bool,
 }
 
 /// The bind groups of the calls.
@@ -44,6 +46,8 @@ pub(crate) struct Played {
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     last: Option<Played>,
+    /// What [`Made::waits`] gave for it.
+    waits: Option<Vec<bool>>,
     next: Option<wgpu::CommandBuffer>,
 }
 
@@ -54,13 +58,19 @@ impl Ahead {
         next.filter(|_| self.last.as_ref() == Some(played))
     }
 
-    /// Notes what a run played, and whether the run before it did the same: then commands for the next are worth it.
+    /// Notes what a run plays, and whether the run before it did the same: then commands for the next are worth it.
     pub(crate) fn is_again(&mut self, played: &Played) -> bool {
         let again = self.last.as_ref() == Some(played);
         if !again {
             self.last = Some(played.clone());
+            self.waits = None;
         }
         again
+    }
+
+    /// What the run that was noted last waits for, worked out once.
+    pub(crate) fn waits(&mut self, of: impl FnOnce() -> Vec<bool>) -> Vec<bool> {
+        self.waits.get_or_insert_with(of).clone()
     }
 
     /// Keeps commands for a run like the last one.
@@ -88,6 +98,32 @@ impl Made {
             grids: launch.grids.clone(),
             reads: reads.to_vec(),
         }
+    }
+
+    /// For each dispatch of a run of stages, whether those before it must be done, and their writes seen.
+    pub(crate) fn waits(&self, launch: &Launch, stages: &[StageId], played: &Played) -> Vec<bool> {
+        let mut waits = Vec::new();
+        for (stage, range) in stages.iter().zip(&played.ranges) {
+            // Whatever another stage did comes first.
+            let mut due = true;
+            let mut steps = (self.program.played_stage(*stage, &launch.chosen))
+                .into_iter()
+                .peekable();
+            for call in &self.script.steps[range.clone()] {
+                let mut is_known = false;
+                while let Some(step) = steps.next_if(|p| p.step <= call.step) {
+                    due |= step.barrier;
+                    is_known = step.step == call.step;
+                }
+                if call.grid(&played.grids, self.script.max_grid).contains(&0) {
+                    continue;
+                }
+                // What the program does not play should have no grid: if it has one, nothing is known of it.
+                waits.push(due || !is_known);
+                due = !is_known;
+            }
+        }
+        waits
     }
 
     /// Encodes calls, each with its bind group: one pass, or with times of passes one for each call.
@@ -177,4 +213,64 @@ fn group(device: &wgpu::Device, made: &Made, buffers: &Buffers, call: &Call) -> 
         layout: &made.pipelines[call.variant].layout,
         entries: &entries,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tercet_ir::random::Random;
+    use tercet_ir::scalar::BinaryFn;
+    use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, Type};
+    use tercet_plan::Caps;
+
+    use super::*;
+    use crate::call::Rules;
+
+    fn made(graph: &Graph, bounds: Bindings) -> Made {
+        let caps = Caps::browser();
+        let options = CompileOptions {
+            bounds,
+            ..CompileOptions::new()
+        };
+        let program = tercet_plan::compile(graph, &options, &caps).unwrap();
+        let rules = Rules {
+            max_binding_bytes: caps.max_binding_bytes,
+            storage_align_bytes: caps.storage_align_bytes.into(),
+            uniform_align_bytes: caps.uniform_align_bytes.into(),
+            max_grid: caps.max_grid,
+            lowers: true,
+        };
+        Made {
+            script: Script::new(&program, rules).unwrap(),
+            program: Arc::new(program),
+            pipelines: Vec::new(),
+            says_barriers: true,
+        }
+    }
+
+    /// What a run of this size waits for.
+    fn waits(made: &Made, rows: usize) -> Vec<bool> {
+        let mut launch = Launch::default();
+        let sizes = Bindings::new().with("s", rows);
+        let computed = launch.compute(&made.program, &sizes, Random::default());
+        computed.unwrap();
+        let stages = [StageId(0)];
+        let played = made.played(&launch, &stages, &[]);
+        made.waits(&launch, &stages, &played)
+    }
+
+    #[test]
+    fn dispatches_wait_where_the_program_says() {
+        let mut g = Graph::new();
+        let rows = Dim::sym("s");
+        let ty = Type::new(DType::F32, [rows, Dim::Known(64)]);
+        let [x, z] = ["x", "z"].map(|name| g.input(name, ty.clone()).unwrap());
+        let [x, z] = [x, z].map(|v| g.cum_sum(v, 1).unwrap());
+        let both = g.binary(BinaryFn::Add, x, z).unwrap();
+        let last = g.cum_sum(both, 1).unwrap();
+        g.output("y", last).unwrap();
+        let made = made(&g, Bindings::new().with("s", 8));
+        // Two side by side, what reads both, and what reads that.
+        assert_eq!(waits(&made, 5), [true, false, true, true]);
+        assert_eq!(waits(&made, 0), [true; 0], "nothing is dispatched");
+    }
 }

@@ -97,9 +97,11 @@ pub(crate) struct Opened {
     pub(crate) features: wgpu::Features,
     pub(crate) below: Below,
     pub(crate) subgroup: Option<Subgroup>,
+    /// Programs say where barriers are.
+    pub(crate) groups: bool,
 }
 
-/// Opens a device; below wgpu, where its subgroups have the size that kernels need only by requirement.
+/// Opens a device; below wgpu where that can be done.
 pub(crate) async fn open(
     adapter: &wgpu::Adapter,
     info: &wgpu::AdapterInfo,
@@ -126,20 +128,21 @@ pub(crate) async fn open(
         trace: wgpu::Trace::Off,
     };
     let mut subgroup = subgroup(&below, info, limits.max_compute_invocations_per_workgroup);
-    if subgroup.is_some_and(|s| s.by == SizeBy::Requirement) {
+    if below.subgroups.is_some() {
         let features = features(options, adapter, subgroup);
-        if let Some((device, queue)) = below::open(adapter, &described(features)) {
+        if let Some(opened) = below::open(adapter, &described(features)) {
             return Ok(Opened {
-                device,
-                queue,
+                device: opened.device,
+                queue: opened.queue,
                 limits,
                 features,
                 below,
                 subgroup,
+                groups: opened.groups,
             });
         }
-        // As wgpu opens it, kernels know no size.
-        subgroup = None;
+        // As wgpu opens it, kernels know no size that has to be required.
+        subgroup = subgroup.filter(|s| s.by == SizeBy::Nature);
     }
     let features = features(options, adapter, subgroup);
     let (device, queue) = adapter.request_device(&described(features)).await?;
@@ -150,6 +153,7 @@ pub(crate) async fn open(
         features,
         below,
         subgroup,
+        groups: false,
     })
 }
 

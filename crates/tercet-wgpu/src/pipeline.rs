@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 
-use crate::below::{self, Requirement};
+use crate::below::{self, Requirement, Wanted};
 use crate::call::{Code, Variant};
 use crate::device::{Gpu, Trouble, lock};
 use crate::kept::{self, Kept, Uses};
@@ -183,9 +183,12 @@ impl Module<'_> {
 
 fn make(gpu: &Gpu, variant: &Variant, checks: Checks) -> Result<Pipeline, Trouble> {
     let module = Module::of(gpu, variant)?;
-    let required = module.requirement(gpu);
+    let wanted = Wanted {
+        subgroup: module.requirement(gpu),
+        unchecked: checks == Checks::None && !matches!(variant.code, Code::Checked { .. }),
+    };
     let _span = tracing::debug_span!("pipelines of the driver").entered();
-    gpu.scoped(|| below::requiring(required, || make_of(gpu, variant, module, checks)))
+    gpu.scoped(|| below::wanting(wanted, || make_of(gpu, variant, module, checks)))
 }
 
 /// What kernels say where a value is the same for a workgroup.

@@ -5,6 +5,8 @@ use super::*;
 thread_local! {
     /// Pipelines for which this thread required a size.
     pub(super) static SEEN: Cell<usize> = const { Cell::new(0) };
+    /// Barriers that the driver was given by this thread's calls.
+    pub(super) static BARRIERS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Sizes as drivers of several vendors give them.
@@ -48,69 +50,188 @@ fn the_size_is_what_the_driver_names_if_workgroups_are_made_of_enough() {
     assert_eq!(fixed_by_nobody.choose(256), None);
 }
 
+/// Devices opened below, with a kernel that says the size of its subgroups.
 #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
-#[test]
-fn a_device_opened_below_makes_pipelines_of_the_required_size() {
+mod opened {
+    use super::*;
+
     const TEXT: &str = "
         @group(0) @binding(0) var<storage, read_write> y: array<u32>;
         @compute @workgroup_size(64)
         fn main(@builtin(local_invocation_index) i: u32, @builtin(subgroup_size) size: u32) {
             y[i] = size + subgroupAdd(1u);
         }";
-    let options = crate::WgpuOptions::new();
-    let adapters = crate::device::block_on(crate::open::adapters(&crate::open::instance(&options)));
-    let found = adapters.iter().find_map(|adapter| {
-        let chosen = Below::of(adapter).subgroups?.choose(64)?;
-        Below::of(adapter)
-            .subgroups?
-            .can_require
-            .then_some((adapter, chosen))
-    });
-    let Some((adapter, chosen)) = found else {
-        return; // No driver here, as `tests/device.rs` says.
-    };
-    let descriptor = wgpu::DeviceDescriptor {
-        required_features: wgpu::Features::SUBGROUP | wgpu::Features::PASSTHROUGH_SHADERS,
-        ..Default::default()
-    };
-    let (device, queue) = open(adapter, &descriptor).expect("the device opens as wgpu opens it");
-    let words = tercet_spirv::lower(TEXT, "main", tercet_spirv::Checks::None).expect("valid WGSL");
-    let module = crate::trusted::spirv_module(&device, None, &words);
-    let entries = [crate::pipeline::entry(
-        0,
-        wgpu::BufferBindingType::Storage { read_only: false },
-        None,
-    )];
-    let group = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
-        label: None,
-        entries: &entries,
-    });
-    let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-        label: None,
-        bind_group_layouts: &[Some(&group)],
-        immediate_size: 0,
-    });
-    let make = || {
-        device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: None,
-            layout: Some(&layout),
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: Default::default(),
-            cache: None,
-        })
-    };
-    let before = SEEN.get();
-    make();
-    assert_eq!(SEEN.get(), before, "nothing is required");
-    let full = Below::of(adapter).subgroups.is_some_and(|s| s.full);
-    let size = chosen.size;
-    let pipeline = requiring(Some(Requirement { size, full }), make);
-    assert_eq!(SEEN.get(), before + 1);
-    make();
-    assert_eq!(SEEN.get(), before + 1, "nothing is required any more");
-    let got = run(&device, &queue, &pipeline, &group);
-    assert_eq!(got, [2 * size; 64]);
+
+    /// A device and what its pipelines are made of.
+    struct Place {
+        below: Below,
+        opened: Opened,
+        module: wgpu::ShaderModule,
+        group: wgpu::BindGroupLayout,
+        layout: wgpu::PipelineLayout,
+    }
+
+    impl Place {
+        /// On the first adapter that fits; `None` without a driver, as `tests/device.rs` says.
+        fn find(fits: impl Fn(&Below) -> bool) -> Option<Place> {
+            let options = crate::WgpuOptions::new();
+            let instance = crate::open::instance(&options);
+            let adapters = crate::device::block_on(crate::open::adapters(&instance));
+            let adapter = adapters.iter().find(|a| fits(&Below::of(a)))?;
+            let descriptor = wgpu::DeviceDescriptor {
+                required_features: wgpu::Features::SUBGROUP | wgpu::Features::PASSTHROUGH_SHADERS,
+                ..Default::default()
+            };
+            let opened = open(adapter, &descriptor).expect("the device opens as wgpu opens it");
+            let device = &opened.device;
+            let words =
+                tercet_spirv::lower(TEXT, "main", tercet_spirv::Checks::None).expect("valid WGSL");
+            let module = crate::trusted::spirv_module(device, None, &words);
+            let entries = [crate::pipeline::entry(
+                0,
+                wgpu::BufferBindingType::Storage { read_only: false },
+                None,
+            )];
+            let group = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+                label: None,
+                entries: &entries,
+            });
+            let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: None,
+                bind_group_layouts: &[Some(&group)],
+                immediate_size: 0,
+            });
+            Some(Place {
+                below: Below::of(adapter),
+                module,
+                group,
+                layout,
+                opened,
+            })
+        }
+
+        fn make(&self) -> wgpu::ComputePipeline {
+            let descriptor = wgpu::ComputePipelineDescriptor {
+                label: None,
+                layout: Some(&self.layout),
+                module: &self.module,
+                entry_point: Some("main"),
+                compilation_options: Default::default(),
+                cache: None,
+            };
+            self.opened.device.create_compute_pipeline(&descriptor)
+        }
+
+        /// What the last of so many workgroups writes, each a dispatch of its own, and the barriers that the driver was
+        /// given with the commands; `waits` as for [`grouped`].
+        fn run(
+            &self,
+            pipeline: &wgpu::ComputePipeline,
+            times: usize,
+            waits: Option<Vec<bool>>,
+        ) -> (Vec<u32>, usize) {
+            use wgpu::BufferUsages as Usage;
+            let Opened { device, queue, .. } = &self.opened;
+            let buffer = |usage| {
+                device.create_buffer(&wgpu::BufferDescriptor {
+                    label: None,
+                    size: 256,
+                    usage,
+                    mapped_at_creation: false,
+                })
+            };
+            let y = buffer(Usage::STORAGE | Usage::COPY_SRC);
+            let read = buffer(Usage::MAP_READ | Usage::COPY_DST);
+            let entries = [wgpu::BindGroupEntry {
+                binding: 0,
+                resource: y.as_entire_binding(),
+            }];
+            let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: None,
+                layout: &self.group,
+                entries: &entries,
+            });
+            let mut encoder = device.create_command_encoder(&Default::default());
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            pass.set_pipeline(pipeline);
+            pass.set_bind_group(0, &group, &[]);
+            for _ in 0..times {
+                pass.dispatch_workgroups(1, 1, 1);
+            }
+            drop(pass);
+            let before = BARRIERS.get();
+            let commands = match waits {
+                Some(waits) => grouped(waits, || encoder.finish()),
+                None => encoder.finish(),
+            };
+            let barriers = BARRIERS.get() - before;
+            let mut encoder = device.create_command_encoder(&Default::default());
+            encoder.copy_buffer_to_buffer(&y, 0, &read, 0, 256);
+            queue.submit([commands, encoder.finish()]);
+            read.map_async(wgpu::MapMode::Read, .., |done| done.expect("it is mapped"));
+            let all = wgpu::PollType::Wait {
+                submission_index: None,
+                timeout: None,
+            };
+            device.poll(all).expect("the device works");
+            let bytes = read.get_mapped_range(..).expect("it is mapped");
+            let words = bytes.chunks_exact(4);
+            let words = words.map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
+            (words.collect(), barriers)
+        }
+    }
+
+    #[test]
+    fn pipelines_have_the_required_size() {
+        let chosen = |b: &Below| b.subgroups.filter(|s| s.can_require)?.choose(64);
+        let Some(place) = Place::find(|b| chosen(b).is_some()) else {
+            return;
+        };
+        let size = chosen(&place.below).map_or(0, |s| s.size);
+        let before = SEEN.get();
+        place.make();
+        assert_eq!(SEEN.get(), before, "nothing is required");
+        let full = place.below.subgroups.is_some_and(|s| s.full);
+        let wanted = Wanted {
+            subgroup: Some(Requirement { size, full }),
+            unchecked: true,
+        };
+        let pipeline = wanting(wanted, || place.make());
+        assert_eq!(SEEN.get(), before + 1);
+        place.make();
+        assert_eq!(SEEN.get(), before + 1, "nothing is required any more");
+        assert_eq!(place.run(&pipeline, 1, None).0, [2 * size; 64]);
+    }
+
+    #[test]
+    fn barriers_stand_where_they_are_said() {
+        let Some(place) = Place::find(|b| b.subgroups.is_some()) else {
+            return;
+        };
+        if !place.opened.groups {
+            return; // Another driver was opened before.
+        }
+        let pipeline = place.make();
+        let (wanted, own) = place.run(&pipeline, 4, None);
+        assert_eq!(own, 3, "wgpu's own, between any two that write one buffer");
+        let waits = |flags: [bool; 4]| place.run(&pipeline, 4, Some(flags.to_vec()));
+        // One more is behind the last dispatch; before the first there is none.
+        assert_eq!(waits([true, false, false, false]), (wanted.clone(), 1));
+        assert_eq!(waits([true, false, true, false]), (wanted.clone(), 2));
+        assert_eq!(waits([false, true, true, true]), (wanted.clone(), 4));
+        let none = place.run(&pipeline, 0, Some(Vec::new()));
+        assert_eq!(none, (vec![0; 64], 0));
+        assert_eq!(place.run(&pipeline, 4, None), (wanted, own));
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant: wgpu encodes 1 dispatches")]
+    fn dispatches_that_nobody_counted_are_a_bug() {
+        let Some(place) = Place::find(|b| b.subgroups.is_some()).filter(|p| p.opened.groups) else {
+            panic!("invariant: wgpu encodes 1 dispatches: there is no driver here to try");
+        };
+        place.run(&place.make(), 2, Some(vec![true]));
+    }
 }
 
 #[test]
@@ -120,53 +241,4 @@ fn shuffles_reach_neighbours() {
     };
     let natives = crate::device::block_on(backend.natives()).expect("the trial runs");
     assert!(natives.shuffles, "{:?}", backend.caps());
-}
-
-/// What one workgroup writes.
-#[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
-fn run(
-    device: &wgpu::Device,
-    queue: &wgpu::Queue,
-    pipeline: &wgpu::ComputePipeline,
-    layout: &wgpu::BindGroupLayout,
-) -> Vec<u32> {
-    use wgpu::BufferUsages as Usage;
-    let buffer = |usage| {
-        device.create_buffer(&wgpu::BufferDescriptor {
-            label: None,
-            size: 256,
-            usage,
-            mapped_at_creation: false,
-        })
-    };
-    let y = buffer(Usage::STORAGE | Usage::COPY_SRC);
-    let read = buffer(Usage::MAP_READ | Usage::COPY_DST);
-    let entries = [wgpu::BindGroupEntry {
-        binding: 0,
-        resource: y.as_entire_binding(),
-    }];
-    let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
-        label: None,
-        layout,
-        entries: &entries,
-    });
-    let mut encoder = device.create_command_encoder(&Default::default());
-    let mut pass = encoder.begin_compute_pass(&Default::default());
-    pass.set_pipeline(pipeline);
-    pass.set_bind_group(0, &group, &[]);
-    pass.dispatch_workgroups(1, 1, 1);
-    drop(pass);
-    encoder.copy_buffer_to_buffer(&y, 0, &read, 0, 256);
-    queue.submit([encoder.finish()]);
-    read.map_async(wgpu::MapMode::Read, .., |done| done.expect("it is mapped"));
-    let all = wgpu::PollType::Wait {
-        submission_index: None,
-        timeout: None,
-    };
-    device.poll(all).expect("the device works");
-    let bytes = read.get_mapped_range(..).expect("it is mapped");
-    let words = bytes.chunks_exact(4);
-    words
-        .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]))
-        .collect()
 }

@@ -1,0 +1,306 @@
+//! Functions of Vulkan that stand before the driver's, on devices that are opened below wgpu.
+//!
+//! wgpu tells them nothing: what they add is said by the thread that makes wgpu's calls, for the time of these.
+#![allow(
+    unsafe_code,
+    reason = "passes calls of wgpu on to the driver, with pointers of both"
+)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::{OnceLock, PoisonError, RwLock};
+
+use ash::vk;
+
+use super::{Requirement, Wanted};
+
+/// What a driver's function for pipelines is, and whether its pipelines may do without robust accesses.
+#[derive(Clone, Copy)]
+struct Maker {
+    create: vk::PFN_vkCreateComputePipelines,
+    unchecked: bool,
+}
+
+/// The drivers' functions for the devices opened here; a handle that is used again is written anew.
+static MAKERS: RwLock<Option<HashMap<vk::Device, Maker>>> = RwLock::new(None);
+
+/// A driver's functions for commands, which are told by no device.
+#[derive(Clone, Copy)]
+struct Commands {
+    dispatch: vk::PFN_vkCmdDispatch,
+    barrier: vk::PFN_vkCmdPipelineBarrier,
+}
+
+/// Those of the first driver; devices of another one keep their own.
+static COMMANDS: OnceLock<Commands> = OnceLock::new();
+
+thread_local! {
+    static WANTED: Cell<Wanted> = const { Cell::new(Wanted { subgroup: None, unchecked: false }) };
+    static GROUPS: RefCell<Option<Groups>> = const { RefCell::new(None) };
+}
+
+/// Where commands that are being encoded stand.
+struct Groups {
+    /// For each dispatch, whether what is before it must be done.
+    waits: Vec<bool>,
+    /// How many were encoded.
+    seen: usize,
+}
+
+/// Resets what a thread said when calls return, or unwind.
+struct Reset<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Reset<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Makes calls during which pipelines that this thread makes get what is wanted, on devices opened here.
+pub(crate) fn wanting<T>(wanted: Wanted, calls: impl FnOnce() -> T) -> T {
+    let _reset = Reset(|| WANTED.set(Wanted::default()));
+    WANTED.set(wanted);
+    calls()
+}
+
+/// Makes calls during which this thread encodes dispatches, as many as there are in `waits`, between which barriers
+/// stand where that says, and nowhere else. Behind the last one is a barrier against all that follows. Only for devices
+/// of which [`super::Opened::groups`] is true.
+pub(crate) fn grouped<T>(waits: Vec<bool>, calls: impl FnOnce() -> T) -> T {
+    let _reset = Reset(|| GROUPS.with_borrow_mut(|groups| *groups = None));
+    let wanted = waits.len();
+    GROUPS.with_borrow_mut(|groups| *groups = Some(Groups { waits, seen: 0 }));
+    let made = calls();
+    let seen = GROUPS.with_borrow(|groups| groups.as_ref().map_or(0, |g| g.seen));
+    // wgpu encodes fewer where it finds something wrong, which is an error then; none now if it puts them off, and then
+    // its own barriers stand.
+    assert!(
+        seen <= wanted,
+        "invariant: wgpu encodes {wanted} dispatches as they are, not {seen}"
+    );
+    made
+}
+
+/// The device with a table of functions in which those of this file stand before the driver's, and whether those for
+/// commands do.
+pub(super) fn installed(device: ash::Device, unchecked: bool) -> (ash::Device, bool) {
+    let mut first = device.fp_v1_0().clone();
+    let mut makers = MAKERS.write().unwrap_or_else(PoisonError::into_inner);
+    let maker = Maker {
+        create: first.create_compute_pipelines,
+        unchecked,
+    };
+    makers
+        .get_or_insert_default()
+        .insert(device.handle(), maker);
+    first.create_compute_pipelines = create_pipelines;
+    let own = Commands {
+        dispatch: first.cmd_dispatch,
+        barrier: first.cmd_pipeline_barrier,
+    };
+    let known = COMMANDS.get_or_init(|| own);
+    let groups = known.dispatch as usize == own.dispatch as usize
+        && known.barrier as usize == own.barrier as usize;
+    if groups {
+        first.cmd_dispatch = dispatch;
+        first.cmd_pipeline_barrier = barrier;
+    }
+    let device = ash::Device::from_parts_1_3(
+        device.handle(),
+        first,
+        device.fp_v1_1().clone(),
+        device.fp_v1_2().clone(),
+        device.fp_v1_3().clone(),
+    );
+    (device, groups)
+}
+
+/// `vkCreateComputePipelines` with what the thread wants.
+///
+/// # Safety
+/// As the function of Vulkan.
+unsafe extern "system" fn create_pipelines(
+    device: vk::Device,
+    cache: vk::PipelineCache,
+    count: u32,
+    infos: *const vk::ComputePipelineCreateInfo<'_>,
+    allocator: *const vk::AllocationCallbacks<'_>,
+    out: *mut vk::Pipeline,
+) -> vk::Result {
+    let makers = MAKERS.read().unwrap_or_else(PoisonError::into_inner);
+    let maker = makers.as_ref().and_then(|map| map.get(&device).copied());
+    drop(makers);
+    let Some(maker) = maker else {
+        return vk::Result::ERROR_INITIALIZATION_FAILED;
+    };
+    let wanted = WANTED.get();
+    // SAFETY: the caller gives so many.
+    let given = unsafe { std::slice::from_raw_parts(infos, count as usize) };
+    let mut sizes: Vec<_> = given.iter().map(|info| size(wanted, info)).collect();
+    let off = vk::PipelineRobustnessBufferBehaviorEXT::DISABLED;
+    let robustness = |info: &vk::ComputePipelineCreateInfo<'_>| {
+        let mut robustness = vk::PipelineRobustnessCreateInfoEXT::default()
+            .storage_buffers(off)
+            .uniform_buffers(off);
+        robustness.p_next = info.p_next;
+        robustness
+    };
+    let robustnesses: Vec<_> = given.iter().map(robustness).collect();
+    let infos: Vec<_> = given
+        .iter()
+        .zip(&mut sizes)
+        .zip(&robustnesses)
+        .map(|((info, size), robustness)| {
+            use vk::PipelineShaderStageCreateFlags as Flags;
+            let mut info = *info;
+            if let Some(Requirement { full, .. }) = wanted.subgroup {
+                info.stage.p_next = std::ptr::from_mut(size).cast();
+                info.stage.flags &= !Flags::ALLOW_VARYING_SUBGROUP_SIZE;
+                if full {
+                    info.stage.flags |= Flags::REQUIRE_FULL_SUBGROUPS;
+                }
+            }
+            if wanted.unchecked && maker.unchecked {
+                info.p_next = std::ptr::from_ref(robustness).cast();
+            }
+            info
+        })
+        .collect();
+    #[cfg(test)]
+    if wanted.subgroup.is_some() {
+        super::tests::SEEN.with(|seen| seen.set(seen.get() + infos.len()));
+    }
+    // SAFETY: the caller's arguments, but for the size, which the device has, its flags, and robustness where the device
+    // was opened with it; the structures live until the call returns.
+    unsafe { (maker.create)(device, cache, count, infos.as_ptr(), allocator, out) }
+}
+
+fn size<'a>(
+    wanted: Wanted,
+    info: &vk::ComputePipelineCreateInfo<'_>,
+) -> vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo<'a> {
+    let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default()
+        .required_subgroup_size(wanted.subgroup.map_or(0, |r| r.size));
+    size.p_next = info.stage.p_next.cast_mut();
+    size
+}
+
+/// What stands around a dispatch.
+#[derive(Clone, Copy, Default)]
+struct Around {
+    /// A barrier between it and those before it.
+    before: bool,
+    /// A barrier against all that follows.
+    after: bool,
+}
+
+/// `vkCmdDispatch` with the barriers of a thread's groups.
+///
+/// # Safety
+/// As the function of Vulkan.
+unsafe extern "system" fn dispatch(commands: vk::CommandBuffer, x: u32, y: u32, z: u32) {
+    let around = GROUPS.with_borrow_mut(|groups| match groups {
+        Some(groups) => groups.next(),
+        None => Around::default(),
+    });
+    let Some(driver) = COMMANDS.get() else {
+        return; // Was set when this function was put into a table.
+    };
+    let compute = vk::PipelineStageFlags::COMPUTE_SHADER;
+    let writes = vk::AccessFlags::SHADER_WRITE;
+    let both = vk::AccessFlags::SHADER_READ | writes | vk::AccessFlags::UNIFORM_READ;
+    if around.before {
+        // SAFETY: the caller's commands, which are being recorded.
+        unsafe { memory(driver, commands, (compute, writes), (compute, both)) };
+    }
+    // SAFETY: the caller's arguments.
+    unsafe { (driver.dispatch)(commands, x, y, z) };
+    if around.after {
+        let all = vk::PipelineStageFlags::ALL_COMMANDS;
+        let any = vk::AccessFlags::MEMORY_READ | vk::AccessFlags::MEMORY_WRITE;
+        // SAFETY: as above.
+        unsafe { memory(driver, commands, (compute, writes), (all, any)) };
+    }
+}
+
+/// Records a barrier of all memory.
+///
+/// # Safety
+/// The commands are of the driver, and are being recorded outside of render passes.
+unsafe fn memory(
+    driver: &Commands,
+    commands: vk::CommandBuffer,
+    before: (vk::PipelineStageFlags, vk::AccessFlags),
+    after: (vk::PipelineStageFlags, vk::AccessFlags),
+) {
+    let barrier = vk::MemoryBarrier::default()
+        .src_access_mask(before.1)
+        .dst_access_mask(after.1);
+    #[cfg(test)]
+    super::tests::BARRIERS.with(|seen| seen.set(seen.get() + 1));
+    let none = vk::DependencyFlags::empty();
+    let (nothing, no_images) = (std::ptr::null(), std::ptr::null());
+    // SAFETY: one barrier is given, and no others.
+    unsafe {
+        (driver.barrier)(
+            commands, before.0, after.0, none, 1, &barrier, 0, nothing, 0, no_images,
+        );
+    }
+}
+
+impl Groups {
+    /// Counts a dispatch.
+    fn next(&mut self) -> Around {
+        let at = self.seen;
+        self.seen += 1;
+        Around {
+            before: at > 0 && self.waits.get(at).is_some_and(|waits| *waits),
+            after: self.seen == self.waits.len(),
+        }
+    }
+
+    /// Whether the next command is between two of the dispatches.
+    fn is_inside(&self) -> bool {
+        self.seen > 0 && self.seen < self.waits.len()
+    }
+}
+
+/// `vkCmdPipelineBarrier`, which does nothing between dispatches whose barriers the thread said.
+///
+/// # Safety
+/// As the function of Vulkan.
+#[allow(clippy::too_many_arguments, reason = "those of Vulkan")]
+unsafe extern "system" fn barrier(
+    commands: vk::CommandBuffer,
+    before: vk::PipelineStageFlags,
+    after: vk::PipelineStageFlags,
+    flags: vk::DependencyFlags,
+    memory_count: u32,
+    memory: *const vk::MemoryBarrier<'_>,
+    buffer_count: u32,
+    buffers: *const vk::BufferMemoryBarrier<'_>,
+    image_count: u32,
+    images: *const vk::ImageMemoryBarrier<'_>,
+) {
+    let is_said = GROUPS.with_borrow(|groups| groups.as_ref().is_some_and(Groups::is_inside));
+    let Some(driver) = COMMANDS.get().filter(|_| !is_said) else {
+        return;
+    };
+    #[cfg(test)]
+    super::tests::BARRIERS.with(|seen| seen.set(seen.get() + 1));
+    // SAFETY: the caller's arguments.
+    unsafe {
+        (driver.barrier)(
+            commands,
+            before,
+            after,
+            flags,
+            memory_count,
+            memory,
+            buffer_count,
+            buffers,
+            image_count,
+            images,
+        );
+    }
+}
