@@ -1,6 +1,8 @@
 //! The fast executor as a backend: passes, legalization, plan.
 
-use tercet_ir::backend::{Explanation, check_borders};
+use std::collections::HashSet;
+
+use tercet_ir::backend::{Explanation, Keep, check_borders};
 use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError, Scheme,
     Signature, Support, Target, TensorType,
@@ -93,8 +95,17 @@ impl CpuBackend {
             // Rows of 16 digits are at least as exact for their greatest elements as either type.
             rounded: options.products.is_some(),
         };
+        let last = match options.keep {
+            Keep::Outputs => passes::channels_last(&legal, &lower::last::able(&legal))?,
+            Keep::All | Keep::Values(_) => None,
+        };
+        let (legal, last) = match last {
+            Some(last) => (last.graph, last.nodes),
+            None => (legal, HashSet::new()),
+        };
         let origins = origins(&legal);
-        build(&legal, Signature::of(graph), &options.bounds, how, origins)
+        let signature = Signature::of(graph);
+        build(&legal, signature, &options.bounds, how, origins, &last)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Walks the legal graph once: a place for every value, a step for every kernel.
 
+mod last;
 mod steps;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -27,7 +28,8 @@ pub(crate) struct How {
     pub(crate) rounded: bool,
 }
 
-/// The program of a legal graph, whose nodes stand for those of another graph as `origins` says.
+/// The program of a legal graph, whose nodes stand for those of another graph as `origins` says; the results of `last` are written
+/// with their channels last.
 ///
 /// # Errors
 /// [`CompileError`] when memory at the bounds exceeds the address space or a size is not possible.
@@ -37,6 +39,7 @@ pub(crate) fn build(
     bounds: &Bindings,
     how: How,
     origins: Origins,
+    last: &HashSet<NodeId>,
 ) -> Result<Program, CompileError> {
     let mut updates = in_place_updates(graph);
     let draft = |updates| {
@@ -47,6 +50,7 @@ pub(crate) fn build(
             how,
             origins.clone(),
             updates,
+            last,
         )
     };
     let (mut program, mut slots) = draft(updates.clone())?;
@@ -79,6 +83,7 @@ fn drafted(
     how: How,
     origins: Origins,
     updates: HashMap<Value, NodeId>,
+    last: &HashSet<NodeId>,
 ) -> Result<(Program, Vec<SlotDraft>), CompileError> {
     let Signature {
         inputs,
@@ -101,6 +106,7 @@ fn drafted(
         dense: HashMap::new(),
         slots: Vec::new(),
         updates,
+        last,
         program: Program {
             signature,
             prepare: Vec::new(),
@@ -146,6 +152,8 @@ struct Builder<'a> {
     slots: Vec<SlotDraft>,
     /// Values that are written where states lie, with those states' leaves.
     updates: HashMap<Value, NodeId>,
+    /// Nodes whose results are written with channels last.
+    last: &'a HashSet<NodeId>,
     program: Program,
 }
 
@@ -191,6 +199,7 @@ impl Builder<'_> {
                     View::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
+            Lower::Kernel(_) if self.last.contains(&id) => self.last(kernel.name, id, node),
             Lower::Kernel(lower) => self.call(kernel, id, node, lower),
             Lower::Product(lower) => {
                 let rounded = self.how.rounded;
@@ -244,7 +253,14 @@ impl Builder<'_> {
         for (at, (name, block)) in node.op.subgraphs().into_iter().enumerate() {
             let (graph, origins) = (block.graph(), self.program.origins.inside(id, at));
             let signature = Signature::of(graph);
-            let program = build(graph, signature, self.bounds, self.how, origins)?;
+            let program = build(
+                graph,
+                signature,
+                self.bounds,
+                self.how,
+                origins,
+                &HashSet::new(),
+            )?;
             subs.push(Arc::new(Sub::new(name, program, self.how.threads)));
         }
         self.program.subs.extend(subs.iter().cloned());

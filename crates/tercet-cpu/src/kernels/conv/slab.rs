@@ -233,6 +233,44 @@ impl Blocks {
     }
 }
 
+impl Blocks {
+    /// Copies what a block reads of as many channels as a vector has lanes, side by side in `x`, whose rows and columns are
+    /// `steps` apart, as `[rows][columns][lanes]`.
+    ///
+    /// # Safety
+    /// Needs the instructions of `S`; windows have one tap of depth.
+    #[inline(always)]
+    pub(super) unsafe fn fill_vectors<S: Simd>(
+        &self,
+        w: &Windows,
+        block: &Block,
+        x: &[f32],
+        steps: [usize; 2],
+        slab: &mut [f32],
+    ) {
+        let Parts { before, at, count } = self.parts(w, block);
+        assert!(self.depth == 1 && slab.len() >= self.plane() * S::LANES);
+        let end = before + count;
+        for i in 0..self.height {
+            let to = slab.as_mut_ptr().add(i * self.pitch * S::LANES);
+            let row = (block.first[1] * w.stride[1] + i).wrapping_sub(w.pad[1]);
+            if row >= w.sizes[1] || count == 0 {
+                zero::<S>(to, self.pitch * S::LANES);
+                continue;
+            }
+            let first = row * steps[0] + at * steps[1];
+            assert!(first + (count - 1) * steps[1] + S::LANES <= x.len());
+            zero::<S>(to, before * S::LANES);
+            let (mut from, inside) = (x.as_ptr().add(first), to.add(before * S::LANES));
+            for j in 0..count {
+                S::store(inside.add(j * S::LANES), S::load(from));
+                from = from.wrapping_add(steps[1]);
+            }
+            zero::<S>(to.add(end * S::LANES), (self.pitch - end) * S::LANES);
+        }
+    }
+}
+
 /// Writes `len` zeros, and up to a vector more.
 ///
 /// # Safety
