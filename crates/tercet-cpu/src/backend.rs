@@ -1,7 +1,5 @@
 //! The fast executor as a backend: passes, legalization, plan.
 
-use std::collections::HashSet;
-
 use tercet_ir::backend::{Explanation, Keep, check_borders};
 use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError, Scheme,
@@ -14,7 +12,7 @@ use crate::exec::CpuExecutable;
 use crate::kernels::SimdLevel;
 use crate::kernels::quant::rounding_pays;
 use crate::lower;
-use crate::plan::{How, Program, build};
+use crate::plan::{How, Last, Program, build};
 use crate::pool::Pool;
 
 /// What the fast executor runs, read off its kernel table.
@@ -96,12 +94,18 @@ impl CpuBackend {
             rounded: options.products.is_some(),
         };
         let last = match options.keep {
-            Keep::Outputs => passes::channels_last(&legal, &lower::last::able(&legal))?,
+            Keep::Outputs => {
+                let able = passes::Able {
+                    last: &lower::last::able(&legal),
+                    sums: &lower::last::adds,
+                };
+                passes::channels_last(&legal, &able)?
+            }
             Keep::All | Keep::Values(_) => None,
         };
         let (legal, last) = match last {
-            Some(last) => (last.graph, last.nodes),
-            None => (legal, HashSet::new()),
+            Some(passes::ChannelsLast { graph, nodes, sums }) => (graph, Last { nodes, sums }),
+            None => (legal, Last::default()),
         };
         let origins = origins(&legal);
         let signature = Signature::of(graph);

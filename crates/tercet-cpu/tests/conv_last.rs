@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet_cpu::kernels::conv::{
-    ConvShape, LastSource, Weights, Windows, conv, conv_last, conv_last_scratch_len,
+    ConvShape, LastEnd, LastSource, Weights, Windows, conv, conv_last, conv_last_scratch_len,
     conv_scratch_len, pack_conv_last, packed_conv_last_len,
 };
 use tercet_cpu::kernels::gemm::Activation;
 use tercet_cpu::kernels::{SimdLevel, Threads};
 use tercet_cpu::{CpuBackend, ReferenceBackend};
 use tercet_ir::case::Fill;
-use tercet_ir::ops::{Conv, Pool, PoolFn, ReduceFn, Window};
+use tercet_ir::ops::{Conv, PoolFn, ReduceFn, Window};
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{
     Backend, CompileOptions, DType, Dim, Graph, OpError, Tensor, TensorType, Type, Value,
@@ -85,6 +85,11 @@ fn check(case: &Case, level: SimdLevel, activation: Activation) {
         let len = conv_last_scratch_len(level, threads.count(), &s, is_first);
         let mut scratch = vec![f32::NAN; len];
         let mut y = vec![f32::NAN; s.batch * of_y * windows];
+        let end = LastEnd {
+            activation,
+            residual: None,
+            after: Activation::None,
+        };
         conv_last(
             level,
             threads,
@@ -93,7 +98,7 @@ fn check(case: &Case, level: SimdLevel, activation: Activation) {
             source,
             &packed,
             Some(&bias),
-            activation,
+            end,
             &mut y,
             &mut scratch,
         );

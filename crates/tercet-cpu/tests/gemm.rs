@@ -73,6 +73,7 @@ fn check(case: &Case, level: SimdLevel, threads: Threads) -> Vec<f32> {
         bias: case.bias.then_some(&bias[..]),
         activation: case.activation,
         residual: case.residual.then(|| MatView::row_major(&residual, m, n)),
+        after: Activation::None,
     };
     let stride = n + 3;
     let mut c = vec![7.0; m * stride];

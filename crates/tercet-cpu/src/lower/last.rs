@@ -5,12 +5,13 @@
 
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::{Conv, Pool, PoolFn};
+use tercet_ir::passes::Sum;
 use tercet_ir::{DType, EvalError, Graph, Node, NodeId, Op, OpKind};
 
 use crate::args::{Args, Packed, View};
 use crate::kernels::conv::{
-    ConvShape, LastSource, Windows, conv_last, conv_last_scratch_len, pack_conv_last,
-    packed_conv_last_len,
+    ConvShape, LastEnd, LastSource, Windows, conv_last, conv_last_scratch_len, extreme_greater,
+    extreme_lesser, pack_conv_last, packed_conv_last_len,
 };
 use crate::kernels::gemm::Activation;
 use crate::kernels::{SimdLevel, Threads};
@@ -59,6 +60,11 @@ pub(crate) fn able(graph: &Graph) -> impl Fn(&Graph, &Node) -> bool + use<> {
     }
 }
 
+/// Whether the kernel of a convolution adds a residual.
+pub(crate) fn adds(graph: &Graph, node: &Node) -> bool {
+    matches!(&node.op, Op::Conv(o) if o.groups == 1) && !reads_planes(graph, node)
+}
+
 /// Whether the kernels take a convolution with weights of this shape.
 fn takes(o: &Conv, w: &[usize]) -> bool {
     let &[m, channels, tall, wide] = w else {
@@ -97,13 +103,17 @@ fn windows(frame: &Frame, is_first: bool, kernel: &[usize], x: &Layout, y: &Layo
     frame.windows(&of_x, kernel, &[height, width])
 }
 
-/// The kernel of a convolution whose x lies in planes (`is_first`) or with its channels last.
-pub(crate) fn lower_conv(node: &Node, is_first: bool) -> Lowered {
+/// The kernel of a convolution whose x lies in planes (`is_first`) or with its channels last. With a sum, what is added is its last
+/// operand.
+pub(crate) fn lower_conv(node: &Node, is_first: bool, sum: Option<&Sum>) -> Lowered {
     let Op::Conv(op) = &node.op else {
         unreachable!("invariant: the caller gives this kernel one operator")
     };
     let (frame, groups) = (Frame::of(&op.window()), op.groups);
     let f = activation(op.activation).unwrap_or(Activation::None);
+    let has_bias = node.inputs.len() > 2;
+    let (adds, after) = (sum.is_some(), activation(sum.and_then(|s| s.activation)));
+    let after = after.unwrap_or(Activation::None);
     let shape_of = move |x: &Layout, w: &Layout, y: &Layout| {
         let of_w = sizes(w);
         ConvShape {
@@ -134,7 +144,13 @@ pub(crate) fn lower_conv(node: &Node, is_first: bool) -> Lowered {
         let (x, w) = (args.ins[0], args.ins[1]);
         let y = &mut args.outs[0];
         let shape = shape_of(x.layout, w.layout, y.layout);
-        let bias = args.ins.get(2).map(|b| b.dense::<f32>());
+        let bias = has_bias.then(|| args.ins[2].dense::<f32>());
+        let residual = args.ins.last().filter(|_| adds).map(|r| r.dense::<f32>());
+        let end = LastEnd {
+            activation: f,
+            residual,
+            after,
+        };
         let packed = args.packed.and_then(|p| p.downcast_ref::<Vec<f32>>());
         let packed = packed.expect("invariant: the weights are constant, and packed");
         let stride = |axis: usize| x.layout.strides()[axis] as usize;
@@ -150,13 +166,14 @@ pub(crate) fn lower_conv(node: &Node, is_first: bool) -> Lowered {
             source,
             packed,
             bias,
-            f,
+            end,
             y.as_mut(),
             floats_mut(args.scratch),
         );
         Ok(())
     };
-    let mut accepts = vec![Accept::Dense; node.inputs.len()];
+    let operands = node.inputs.len() + usize::from(adds);
+    let mut accepts = vec![Accept::Dense; operands];
     if !is_first {
         accepts[0] = Accept::Rows;
     }
@@ -172,7 +189,7 @@ pub(crate) fn lower_conv(node: &Node, is_first: bool) -> Lowered {
             let k: usize = layouts[1].shape()[1..].iter().product();
             layouts.last().map_or(0, Layout::numel) * k / 16
         },
-        ..Lowered::new(node.inputs.len(), run)
+        ..Lowered::new(operands, run)
     }
 }
 
@@ -200,7 +217,7 @@ fn pool(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
     let w = windows(frame, false, &op.kernel, x.layout, out.layout);
     let [_, height, width, channels] = sizes(out.layout);
     let strides: Vec<usize> = x.layout.strides().iter().map(|s| *s as usize).collect();
-    let data: &[f32] = x.tail();
+    let (data, level): (&[f32], _) = (x.tail(), SimdLevel::detect());
     let row = width * channels;
     let rows = TASK.div_ceil(row * w.taps().min(MANY));
     parts(
@@ -223,9 +240,13 @@ fn pool(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
                     };
                     let taps = (0..w.taps()).filter_map(|t| at(w.tap(t)));
                     match op.f {
-                        PoolFn::Max => fold(y, taps, f32::NEG_INFINITY, greater),
-                        PoolFn::Min => fold(y, taps, f32::INFINITY, lesser),
-                        PoolFn::Sum | PoolFn::Mean => fold(y, taps, 0.0, |a, b| a + b),
+                        PoolFn::Max => fold(y, taps, f32::NEG_INFINITY, |y, x| {
+                            extreme_greater(level, y, x)
+                        }),
+                        PoolFn::Min => {
+                            fold(y, taps, f32::INFINITY, |y, x| extreme_lesser(level, y, x))
+                        }
+                        PoolFn::Sum | PoolFn::Mean => fold(y, taps, 0.0, plus),
                     }
                     if op.f == PoolFn::Mean {
                         let counted = super::pool::taps_of(op, frame, &w, 1, h)
@@ -238,25 +259,19 @@ fn pool(op: &Pool, frame: &Frame, args: &mut Args<'_>) {
     );
 }
 
+fn plus(y: &mut [f32], x: &[f32]) {
+    y.iter_mut().zip(x).for_each(|(y, x)| *y += *x);
+}
+
 #[inline(always)]
 fn fold<'a>(
     y: &mut [f32],
     taps: impl Iterator<Item = &'a [f32]>,
     start: f32,
-    f: impl Fn(f32, f32) -> f32,
+    f: impl Fn(&mut [f32], &[f32]),
 ) {
     y.fill(start);
     for x in taps {
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*y, *x));
+        f(y, x);
     }
-}
-
-#[inline(always)]
-fn greater(a: f32, b: f32) -> f32 {
-    if a.is_nan() || a >= b { a } else { b }
-}
-
-#[inline(always)]
-fn lesser(a: f32, b: f32) -> f32 {
-    if a.is_nan() || a <= b { a } else { b }
 }

@@ -18,6 +18,7 @@ use crate::exec::Sub;
 use crate::lower::{Kernel, Lower, Lowered, control, find, varies};
 use steps::Site;
 use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
+use tercet_ir::passes::Sum;
 
 /// How programs are made.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ pub(crate) fn build(
     bounds: &Bindings,
     how: How,
     origins: Origins,
-    last: &HashSet<NodeId>,
+    last: &Last,
 ) -> Result<Program, CompileError> {
     let mut updates = in_place_updates(graph);
     let draft = |updates| {
@@ -83,7 +84,7 @@ fn drafted(
     how: How,
     origins: Origins,
     updates: HashMap<Value, NodeId>,
-    last: &HashSet<NodeId>,
+    last: &Last,
 ) -> Result<(Program, Vec<SlotDraft>), CompileError> {
     let Signature {
         inputs,
@@ -107,6 +108,7 @@ fn drafted(
         slots: Vec::new(),
         updates,
         last,
+        summed: HashMap::new(),
         program: Program {
             signature,
             prepare: Vec::new(),
@@ -153,7 +155,9 @@ struct Builder<'a> {
     /// Values that are written where states lie, with those states' leaves.
     updates: HashMap<Value, NodeId>,
     /// Nodes whose results are written with channels last.
-    last: &'a HashSet<NodeId>,
+    last: &'a Last,
+    /// Sums that are there already.
+    summed: HashMap<NodeId, Vec<Place>>,
     program: Program,
 }
 
@@ -163,6 +167,13 @@ fn too_large(ty: &Type) -> CompileError {
         shape: ty.shape.clone(),
         log2: MAX_ELEMENTS_LOG2,
     })
+}
+
+/// What a graph's convolutions do with channels last: see [`tercet_ir::passes::ChannelsLast`].
+#[derive(Debug, Default)]
+pub(crate) struct Last {
+    pub(crate) nodes: HashSet<NodeId>,
+    pub(crate) sums: HashMap<NodeId, Sum>,
 }
 
 impl Builder<'_> {
@@ -199,7 +210,8 @@ impl Builder<'_> {
                     View::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
-            Lower::Kernel(_) if self.last.contains(&id) => self.last(kernel.name, id, node),
+            Lower::Kernel(_) if self.summed.contains_key(&id) => Ok(self.summed[&id].clone()),
+            Lower::Kernel(_) if self.last.nodes.contains(&id) => self.last(kernel.name, id, node),
             Lower::Kernel(lower) => self.call(kernel, id, node, lower),
             Lower::Product(lower) => {
                 let rounded = self.how.rounded;
@@ -259,7 +271,7 @@ impl Builder<'_> {
                 self.bounds,
                 self.how,
                 origins,
-                &HashSet::new(),
+                &Last::default(),
             )?;
             subs.push(Arc::new(Sub::new(name, program, self.how.threads)));
         }

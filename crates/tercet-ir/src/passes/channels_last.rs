@@ -5,14 +5,18 @@
 //! such values works on the view of them that is dense: `f(x)` becomes `from_last(f(to_last(x)))`, where both
 //! transposes are views that cancel in their layouts. No result changes by a bit.
 
-use std::collections::HashSet;
+mod spread;
 
-use super::rewrite::{Rewriter, rebuild};
+use std::collections::{HashMap, HashSet};
+
+use super::rewrite::{Rewriter, Uses, live_nodes, rebuild};
 use crate::dim::Dim;
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId, Value};
-use crate::ops::{AxisMap, Concat, IndexMap, Map, Op, Reduce, Transpose};
+use crate::ops::{AxisMap, Concat, IndexMap, Map, MapArg, Op, Reduce, Transpose};
+use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
 use crate::types::Shape;
+use spread::{Spread, spreads};
 
 /// `[N, C, H, W]` as `[N, H, W, C]`.
 pub const TO_LAST: [usize; 4] = [0, 2, 3, 1];
@@ -26,6 +30,27 @@ pub struct ChannelsLast {
     pub graph: Graph,
     /// The convolutions and pools whose results are best written so.
     pub nodes: HashSet<NodeId>,
+    /// The sums that convolutions can make before they write their result, by convolution.
+    pub sums: HashMap<NodeId, Sum>,
+}
+
+/// The sum of a convolution, which nothing else reads, with a value that is there before.
+#[derive(Clone, Copy, Debug)]
+pub struct Sum {
+    /// The node that adds.
+    pub node: NodeId,
+    /// What is added.
+    pub to: Value,
+    /// The function of the sum.
+    pub activation: Option<UnaryFn>,
+}
+
+/// Which convolutions and pools an executor can write with channels last.
+pub struct Able<'a> {
+    /// The result.
+    pub last: &'a dyn Fn(&Graph, &Node) -> bool,
+    /// A sum with a residual as well.
+    pub sums: &'a dyn Fn(&Graph, &Node) -> bool,
 }
 
 /// Moves what stands between the convolutions and pools that `takes` says behind transposes; nothing where no two convolutions
@@ -33,19 +58,45 @@ pub struct ChannelsLast {
 ///
 /// # Errors
 /// [`CompileError::Rewrite`] when a rewrite is refused, which is a bug.
-pub fn channels_last(
-    graph: &Graph,
-    takes: &dyn Fn(&Graph, &Node) -> bool,
-) -> Result<Option<ChannelsLast>, CompileError> {
-    let chosen = chosen(graph, takes);
+pub fn channels_last(graph: &Graph, able: &Able<'_>) -> Result<Option<ChannelsLast>, CompileError> {
+    let uses = Uses::of(graph);
+    let spread = spreads(graph, &uses);
+    let chosen = chosen(graph, able.last, &spread);
     if chosen.is_empty() {
         return Ok(None);
     }
-    let last = carried(graph, &|id| chosen.contains(&id));
+    let last = carried(graph, &spread, &|id| chosen.contains(&id));
+    let made = spread.values().filter(|s| chosen.contains(&s.conv));
+    let later: HashSet<NodeId> = made
+        .flat_map(|s| [s.conv, s.between[0], s.between[1]])
+        .collect();
+    let of_convs = sums(graph, &uses, &chosen, &last, able.sums);
+    let summed: HashMap<NodeId, NodeId> = of_convs.iter().map(|(c, s)| (s.node, *c)).collect();
     let mut nodes = HashSet::new();
+    let mut sums = HashMap::new();
     let graph = rebuild(graph, |rw, id, node| {
+        if later.contains(&id) {
+            return Ok(());
+        }
         if !last[id.index()] {
             return rw.copy(id);
+        }
+        if let Some(s) = spread.get(&id) {
+            let [conv, whole] = spread::turned(rw, id, s)?;
+            nodes.insert(conv.node);
+            rw.bind(Value { node: id, port: 0 }, whole);
+            return Ok(());
+        }
+        if let Some(conv) = summed.get(&id) {
+            rw.copy(id)?;
+            let (of, new) = (|node| rw.value(Value { node, port: 0 }), of_convs[conv]);
+            let sum = Sum {
+                node: of(id).node,
+                to: rw.value(new.to),
+                ..new
+            };
+            sums.insert(of(*conv).node, sum);
+            return Ok(());
         }
         match &node.op {
             Op::Conv(_) | Op::Pool(_) => {
@@ -58,15 +109,84 @@ pub fn channels_last(
             op => turned(rw, id, node, op),
         }
     })?;
-    Ok(Some(ChannelsLast { graph, nodes }))
+    Ok(Some(ChannelsLast { graph, nodes, sums }))
+}
+
+/// The sums that chosen convolutions can make: the later one of two, where both could.
+fn sums(
+    graph: &Graph,
+    uses: &Uses,
+    chosen: &HashSet<NodeId>,
+    last: &[bool],
+    able: &dyn Fn(&Graph, &Node) -> bool,
+) -> HashMap<NodeId, Sum> {
+    let live = live_nodes(graph);
+    let mut sums = HashMap::new();
+    for (id, node) in graph.nodes().filter(|(id, _)| live[id.index()]) {
+        let Some(activation) = added(node) else {
+            continue;
+        };
+        let (&[a, b], shape) = (node.inputs.as_slice(), &node.outputs[0].shape) else {
+            continue;
+        };
+        let same = |v: Value| graph.ty(v).shape == *shape && last[v.node.index()];
+        let (to, conv) = if a.node < b.node { (a, b) } else { (b, a) };
+        let of_conv = graph.node(conv.node);
+        let Op::Conv(o) = &of_conv.op else { continue };
+        let alone = uses.of_value(conv).only() == Some(id) && a != b;
+        let takes = chosen.contains(&conv.node) && able(graph, of_conv) && o.activation.is_none();
+        if alone && takes && same(to) && same(conv) && last[id.index()] {
+            let node = id;
+            sums.insert(
+                conv.node,
+                Sum {
+                    node,
+                    to,
+                    activation,
+                },
+            );
+        }
+    }
+    sums
+}
+
+/// The function of the sum, if a node adds two operands of its shape.
+fn added(node: &Node) -> Option<Option<UnaryFn>> {
+    match &node.op {
+        Op::Binary(b) if b.f == BinaryFn::Add => Some(None),
+        Op::Map(map)
+            if map.results == [map.body.len().wrapping_sub(1)] && node.inputs.len() == 2 =>
+        {
+            let whole = map.inputs.iter().all(|i| i.is_identity(map.shape.rank()));
+            let [sum, rest @ ..] = map.body.as_slice() else {
+                return None;
+            };
+            let adds = sum.op == ScalarOp::Binary(BinaryFn::Add)
+                && matches!(sum.args.as_slice(), [MapArg::Input(i), MapArg::Input(j)] if i != j);
+            let after = match rest {
+                [] => None,
+                [step] if step.args == [MapArg::Step(0)] => match step.op {
+                    ScalarOp::Unary(UnaryFn::Relu) => Some(UnaryFn::Relu),
+                    _ => return None,
+                },
+                _ => return None,
+            };
+            (whole && adds).then_some(after)
+        }
+        _ => None,
+    }
 }
 
 /// The convolutions that read from another or are read by another, with what carries the layout between them, and the pools
 /// among that.
-fn chosen(graph: &Graph, takes: &dyn Fn(&Graph, &Node) -> bool) -> HashSet<NodeId> {
+fn chosen(
+    graph: &Graph,
+    takes: &dyn Fn(&Graph, &Node) -> bool,
+    spread: &HashMap<NodeId, Spread>,
+) -> HashSet<NodeId> {
     let able: Vec<bool> = graph.nodes().map(|(_, n)| takes(graph, n)).collect();
     let is_conv = |id: NodeId| matches!(graph.node(id).op, Op::Conv(_)) && able[id.index()];
-    let last = carried(graph, &|id| able[id.index()]);
+    let last = carried(graph, spread, &|id| able[id.index()]);
     // Whether a convolution reads a value, through what carries the layout.
     let mut leads = vec![false; graph.len()];
     for (id, node) in graph.nodes().rev() {
@@ -102,13 +222,18 @@ fn chosen(graph: &Graph, takes: &dyn Fn(&Graph, &Node) -> bool) -> HashSet<NodeI
 }
 
 /// Which nodes give values with channels last, if convolutions and pools do as `makes` says.
-fn carried(graph: &Graph, makes: &dyn Fn(NodeId) -> bool) -> Vec<bool> {
+fn carried(
+    graph: &Graph,
+    spread: &HashMap<NodeId, Spread>,
+    makes: &dyn Fn(NodeId) -> bool,
+) -> Vec<bool> {
     let mut last = vec![false; graph.len()];
     for (id, node) in graph.nodes() {
         let is_last = |v: &Value| last[v.node.index()] && graph.ty(*v).rank() == 4;
         let carries = match &node.op {
             Op::Conv(_) => makes(id),
             Op::Pool(_) => makes(id) && is_last(&node.inputs[0]),
+            Op::Reshape(_) => spread.get(&id).is_some_and(|s| makes(s.conv)),
             op => node.inputs.iter().any(is_last) && carries(graph, node, op, &is_last),
         };
         last[id.index()] = carries;

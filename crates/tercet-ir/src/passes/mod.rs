@@ -28,7 +28,7 @@ mod simplify;
 mod subgraphs;
 mod view;
 
-pub use channels_last::{ChannelsLast, FROM_LAST, TO_LAST, channels_last};
+pub use channels_last::{Able, ChannelsLast, FROM_LAST, Sum, TO_LAST, channels_last};
 pub use precision::convert_precision;
 pub(crate) use rewrite::is_named_leaf;
 pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};

@@ -20,8 +20,9 @@ use super::gemm::Activation;
 use super::parallel::{SharedMut, Threads};
 use super::simd::SimdLevel;
 pub use last::{
-    LastSource, conv_last, conv_last_scratch_len, pack_conv_last, packed_conv_last_len,
+    LastEnd, LastSource, conv_last, conv_last_scratch_len, pack_conv_last, packed_conv_last_len,
 };
+pub(crate) use last::{extreme_greater, extreme_lesser};
 use slab::Blocks;
 pub use windows::Windows;
 

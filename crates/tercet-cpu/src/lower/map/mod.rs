@@ -13,6 +13,7 @@
 
 mod body;
 mod chain;
+mod gate;
 mod geometry;
 mod integers;
 mod load;
@@ -61,8 +62,13 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     let body = Body::new(&map, &dtypes, &steps);
     let bytes = body.scratch_bytes;
     let level = SimdLevel::detect();
+    // A gate is written where no operand lies.
+    let gates = gate::may(graph, node);
+    let in_place = if gates { Vec::new() } else { in_place };
     let run = move |args: &mut Args<'_>| {
-        run(level, &body, args);
+        if !(gates && gate::run(args)) {
+            run(level, &body, args);
+        }
         Ok(())
     };
     Lowered {

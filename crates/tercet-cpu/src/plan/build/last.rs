@@ -23,8 +23,14 @@ impl Builder<'_> {
         if !is_first {
             ins[0].layout = turned;
         }
+        let sum = self.last.sums.get(&id);
+        if let Some(sum) = sum {
+            let mut to = self.place(sum.to).clone();
+            to.layout = to.layout.transpose(&TO_LAST);
+            ins.push(to);
+        }
         let lowered = match &node.op {
-            Op::Conv(_) => last::lower_conv(node, is_first),
+            Op::Conv(_) => last::lower_conv(node, is_first, sum),
             _ => last::lower_pool(node),
         };
         let ty = &node.outputs[0];
@@ -38,6 +44,9 @@ impl Builder<'_> {
         let mut places = self.emit(site, lowered, ins, &results, &Homes::new(), false)?;
         for place in &mut places {
             place.layout = place.layout.transpose(&FROM_LAST);
+        }
+        if let Some(sum) = sum {
+            self.summed.insert(sum.node, places.clone());
         }
         Ok(places)
     }

@@ -4,7 +4,7 @@
 //! A task is a block of windows for some panels. Sums of long chains are gathered in y, which holds them until they are whole;
 //! then they are finished.
 
-use super::super::super::gemm;
+use super::super::super::gemm::{self, Activation};
 use super::super::super::parallel::{self, Tasks, Threads};
 use super::super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::super::{ConvShape, TASKS};
@@ -12,8 +12,11 @@ use super::Job;
 use super::tile::{self, Tile};
 
 /// Windows of a block at most and, where there are as many, at least.
-const MOST_WINDOWS: usize = 192;
+const MOST_WINDOWS: usize = 256;
 const FEW_WINDOWS: usize = 48;
+/// Floats of weights that stay in the nearest cache, and in the second-level one.
+const NEAR: usize = 6 << 10;
+const FAR: usize = 64 << 10;
 /// Sums of the panel of any level.
 const MOST_SUMS: usize = 48;
 
@@ -46,7 +49,11 @@ impl Grid {
         let (rows, columns) = gemm::tile_shape(level);
         let windows = shape.batch * shape.windows.count();
         let wanted = TASKS * threads.count();
-        let size = windows.div_ceil(wanted).next_multiple_of(rows);
+        // Weights that are read anew for each block are read for as many windows as can be.
+        let size = match shape.k() * shape.m > FAR {
+            true => MOST_WINDOWS,
+            false => windows.div_ceil(wanted).next_multiple_of(rows),
+        };
         let size = size.clamp(FEW_WINDOWS, MOST_WINDOWS).min(windows);
         let panels = shape.m.div_ceil(columns);
         let blocks = windows.div_ceil(size);
@@ -101,8 +108,19 @@ unsafe fn tasks_body<S: Simd>(job: &Job<'_>, grid: &Grid, tasks: Tasks<'_>, part
             address(job, first, count, zeros, addresses);
         }
         let panels = part * grid.panels / grid.parts..(part + 1) * grid.panels / grid.parts;
-        for panel in panels.clone() {
-            run_panel::<S>(job, panel, first, count, addresses);
+        // Where all weights stay near, all channels of a few windows follow each other.
+        let step = match shape.k() * shape.m <= NEAR {
+            true => S::TILE_ROWS,
+            false => count,
+        };
+        for from in (0..count).step_by(step.max(1)) {
+            let (count, addresses) = (
+                step.min(count - from),
+                addresses.add(from * shape.windows.taps()),
+            );
+            for panel in panels.clone() {
+                run_panel::<S>(job, panel, first + from, count, addresses);
+            }
         }
         finish::<S>(job, panels.start, panels.end, first, count);
     }
@@ -123,25 +141,33 @@ unsafe fn address(
     let w = &job.shape.windows;
     let [_, height, width] = w.out;
     let [_, tall, wide] = w.kernel;
-    for window in first..first + count {
-        let (entry, row, col) = (
-            window / (height * width),
-            window / width % height,
-            window % width,
-        );
-        let x = job.x.as_ptr().wrapping_add(entry * job.strides[0]);
-        for i in 0..tall {
-            // Before the first row, wrapped numbers are greater than all that are inside.
-            let h = (row * w.stride[1] + i * w.dilation[1]).wrapping_sub(w.pad[1]);
-            for j in 0..wide {
-                let v = (col * w.stride[2] + j * w.dilation[2]).wrapping_sub(w.pad[2]);
+    let [each, row_step, column_step] = job.strides;
+    let (mut entry, mut row) = (first / (height * width), first / width % height);
+    let mut col = first % width;
+    for _ in 0..count {
+        let x = job.x.as_ptr().wrapping_add(entry * each);
+        // Before the first row and column, wrapped numbers are greater than all that are inside.
+        let mut h = (row * w.stride[1]).wrapping_sub(w.pad[1]);
+        let left = (col * w.stride[2]).wrapping_sub(w.pad[2]);
+        for _ in 0..tall {
+            let mut v = left;
+            let mut from = x.wrapping_add(h.wrapping_mul(row_step));
+            from = from.wrapping_add(v.wrapping_mul(column_step));
+            for _ in 0..wide {
                 let inside = h < w.sizes[1] && v < w.sizes[2];
-                *to = match inside {
-                    true => x.wrapping_add(h * job.strides[1] + v * job.strides[2]),
-                    false => zeros,
-                };
+                *to = if inside { from } else { zeros };
                 to = to.add(1);
+                v = v.wrapping_add(w.dilation[2]);
+                from = from.wrapping_add(w.dilation[2].wrapping_mul(column_step));
             }
+            h = h.wrapping_add(w.dilation[1]);
+        }
+        col += 1;
+        if col == width {
+            (col, row) = (0, row + 1);
+        }
+        if row == height {
+            (row, entry) = (0, entry + 1);
         }
     }
 }
@@ -196,7 +222,11 @@ unsafe fn run_panel<S: Simd>(
                 start: start.as_ptr(),
                 add: tap + channel > 0,
                 last: cols - (vectors - 1) * S::LANES,
+                bounds: None,
             };
+            if tap + tile.taps == taps && channel + tile.channels == channels {
+                tile.bounds = bounds(job);
+            }
             for i in 0..tiles {
                 let begin = i * count / tiles;
                 let rows = (i + 1) * count / tiles - begin;
@@ -208,20 +238,33 @@ unsafe fn run_panel<S: Simd>(
     }
 }
 
+/// What sums are kept within, where that is all that is done with them.
+#[inline(always)]
+fn bounds(job: &Job<'_>) -> Option<[f32; 2]> {
+    match (job.epilogue.activation, job.epilogue.residual) {
+        (Activation::Relu, None) => Some([0.0, f32::INFINITY]),
+        (Activation::Relu6, None) => Some([0.0, 6.0]),
+        (_, _) => None,
+    }
+}
+
 /// Applies the function to the channels of some panels.
 ///
 /// # Safety
 /// As [`tasks_body`].
 #[inline(always)]
 unsafe fn finish<S: Simd>(job: &Job<'_>, from: usize, to: usize, first: usize, count: usize) {
+    if bounds(job).is_some() {
+        return;
+    }
     let (nr, m) = (S::TILE_VECTORS * S::LANES, job.shape.m);
     let cols = from * nr..m.min(to * nr);
     if cols.len() == m {
         let y = job.y.slice(first * m, count * m);
-        return job.epilogue.apply::<S>(y, 0, 0);
+        return job.epilogue.apply::<S>(y, first, 0);
     }
     for window in first..first + count {
         let y = job.y.slice(window * m + cols.start, cols.len());
-        job.epilogue.apply::<S>(y, 0, 0);
+        job.epilogue.apply::<S>(y, window, cols.start);
     }
 }

@@ -1,6 +1,6 @@
 //! Convolution with channels last: y is `[batch, windows, channels]`, and x too, but for that of a first layer.
 //!
-//! Windows of one element one apart are rows of a product with packed weights. Other windows are rows whose parts lie where
+//! A few windows of one element are rows of a product with packed weights. Other windows are rows whose parts lie where
 //! addresses of each tap say ([`dense`]): nothing is copied, padding is read from zeros. One channel of x for each
 //! of y is done by vectors of channels ([`depthwise`]).
 //!
@@ -12,8 +12,11 @@ mod tile;
 
 use super::super::gemm::{self, Activation, Epilogue, MatView, PackedB};
 use super::super::parallel::{SharedMut, Threads};
-use super::super::simd::SimdLevel;
+use super::super::simd::{Simd, SimdLevel, simd_dispatch};
 use super::{Call, ConvShape, SERIAL_WORK, direct};
+
+/// Rows that are a product.
+const FEW_ROWS: usize = 8;
 
 /// How x lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +114,18 @@ struct Job<'a> {
     y: SharedMut<f32>,
 }
 
-/// `y = activation(x * w + bias)` with weights as [`pack_conv_last`] wrote them; windows have at most two axes. `x`
+/// What a convolution does with its sums.
+#[derive(Clone, Copy, Debug)]
+pub struct LastEnd<'a> {
+    /// Applied to sums with their bias.
+    pub activation: Activation,
+    /// As large as y, added after that; of dense kernels only.
+    pub residual: Option<&'a [f32]>,
+    /// Applied last.
+    pub after: Activation,
+}
+
+/// `y = after(activation(x * w + bias) + residual)` with weights as [`pack_conv_last`] wrote them; windows have at most two axes. `x`
 /// begins with the first element.
 ///
 /// # Panics
@@ -128,7 +142,7 @@ pub fn conv_last(
     source: LastSource,
     packed: &[f32],
     bias: Option<&[f32]>,
-    activation: Activation,
+    end: LastEnd<'_>,
     y: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -151,9 +165,10 @@ pub fn conv_last(
                 shape,
                 x,
                 bias,
-                activation,
+                activation: end.activation,
                 last: true,
             };
+            assert!(end.residual.is_none() && end.after == Activation::None);
             return direct::run(level, threads, &call, packed, y, scratch);
         }
         LastSource::Last(strides) => strides,
@@ -165,12 +180,20 @@ pub fn conv_last(
         .map(|(s, n)| s * (n.max(1) - 1))
         .sum();
     assert!(ends.contains(&0) || far + shape.groups * shape.channels <= x.len());
+    assert!(
+        end.residual
+            .is_none_or(|r| r.len() == y.len() && way(shape) == Way::Dense)
+    );
     let epilogue = Epilogue {
-        activation,
+        activation: end.activation,
+        residual: end.residual.map(|r| MatView::row_major(r, rows, columns)),
+        after: end.after,
         ..Epilogue::NONE
     };
     let [entry, row, column] = strides;
-    let even = (w.sizes[1] == 1 || row == w.sizes[2] * column)
+    // Few rows are bound by reading weights, which products read in several streams.
+    let even = rows <= FEW_ROWS
+        && (w.sizes[1] == 1 || row == w.sizes[2] * column)
         && (shape.batch == 1 || entry == w.sizes[1] * w.sizes[2] * column);
     if way(shape) == Way::Dense && w.is_identity() && even && shape.channels > 0 {
         let a = MatView {
@@ -196,5 +219,32 @@ pub fn conv_last(
     match way(shape) {
         Way::Depthwise => depthwise::run(level, threads, &job, scratch),
         Way::Dense => dense::run(level, threads, &job, scratch),
+    }
+}
+
+simd_dispatch!(
+    /// The greater of each pair, in `y`; NaN stays.
+    pub(crate) fn extreme_greater(y: &mut [f32], x: &[f32]) = greater_body
+);
+simd_dispatch!(
+    /// The lesser of each pair, in `y`; NaN stays.
+    pub(crate) fn extreme_lesser(y: &mut [f32], x: &[f32]) = lesser_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn greater_body<S: Simd>(y: &mut [f32], x: &[f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = if y.is_nan() || *y >= *x { *y } else { *x };
+    }
+}
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn lesser_body<S: Simd>(y: &mut [f32], x: &[f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = if y.is_nan() || *y <= *x { *y } else { *x };
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Tile {
     pub(super) add: bool,
     /// Lanes of the last vector that are channels of y.
     pub(super) last: usize,
+    /// What sums are kept within, if this is the last part of them.
+    pub(super) bounds: Option<[f32; 2]>,
 }
 
 /// A kernel of `R` windows and `NV` vectors of channels.
@@ -134,21 +136,27 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize>(t: &Tile) {
             weights = weights.wrapping_add(nr);
         }
     }
+    let is_bound = t.bounds.is_some();
+    let [lo, hi] = t.bounds.unwrap_or_default();
+    let (lo, hi) = (S::splat(lo), S::splat(hi));
     for i in 0..R {
         for v in 0..NV {
             let to = t.y.add(i * t.y_step + v * S::LANES);
             let count = if v == NV - 1 { t.last } else { S::LANES };
             let mut sum = acc[i][v];
-            if count == S::LANES {
-                if t.add {
-                    sum = S::add(sum, S::load(to));
-                }
-                S::store(to, sum);
-            } else {
-                if t.add {
-                    sum = S::add(sum, S::load_n(to, count));
-                }
-                S::store_n(to, sum, count);
+            if t.add {
+                let before = match count == S::LANES {
+                    true => S::load(to),
+                    false => S::load_n(to, count),
+                };
+                sum = S::add(sum, before);
+            }
+            if is_bound {
+                sum = S::clamp(sum, lo, hi);
+            }
+            match count == S::LANES {
+                true => S::store(to, sum),
+                false => S::store_n(to, sum, count),
             }
         }
     }
