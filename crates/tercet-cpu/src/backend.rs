@@ -1,6 +1,6 @@
 //! The fast executor as a backend: passes, legalization, plan.
 
-use tercet_ir::backend::{Explanation, check_borders};
+use tercet_ir::backend::{Explanation, Keep, check_borders};
 use tercet_ir::{
     Backend, CompileError, CompileOptions, DType, Executable, Graph, Node, Port, RunError, Scheme,
     Signature, Support, Target, TensorType,
@@ -12,7 +12,7 @@ use crate::exec::CpuExecutable;
 use crate::kernels::SimdLevel;
 use crate::kernels::quant::rounding_pays;
 use crate::lower;
-use crate::plan::{How, Program, build};
+use crate::plan::{How, Last, Program, build};
 use crate::pool::Pool;
 
 /// What the fast executor runs, read off its kernel table.
@@ -93,8 +93,23 @@ impl CpuBackend {
             // Rows of 16 digits are at least as exact for their greatest elements as either type.
             rounded: options.products.is_some(),
         };
+        let last = match options.keep {
+            Keep::Outputs => {
+                let able = passes::Able {
+                    last: &lower::last::able(&legal),
+                    sums: &lower::last::adds,
+                };
+                passes::channels_last(&legal, &able)?
+            }
+            Keep::All | Keep::Values(_) => None,
+        };
+        let (legal, last) = match last {
+            Some(passes::ChannelsLast { graph, nodes, sums }) => (graph, Last { nodes, sums }),
+            None => (legal, Last::default()),
+        };
         let origins = origins(&legal);
-        build(&legal, Signature::of(graph), &options.bounds, how, origins)
+        let signature = Signature::of(graph);
+        build(&legal, signature, &options.bounds, how, origins, &last)
     }
 }
 

@@ -88,6 +88,7 @@ fn check(case: &Case, level: SimdLevel, threads: Threads, across: Across) -> Vec
         bias: case.bias.then_some(&bias[..]),
         activation: case.activation,
         residual: case.residual.then(|| MatView::row_major(&residual, m, n)),
+        after: Activation::None,
     };
     let stride = n + 3;
     let mut c = vec![7.0; m * stride];

@@ -83,6 +83,7 @@ fn products_from_blocks_agree_with_f64() {
                     bias: Some(&bias),
                     activation: Activation::Relu,
                     residual: None,
+                    after: Activation::None,
                 };
                 for &level in SimdLevel::available() {
                     let mut runs = Vec::new();

@@ -214,6 +214,7 @@ fn epilogues_and_rows_that_are_not_finite() {
             bias: Some(&bias),
             activation: Activation::Relu,
             residual: None,
+            after: Activation::None,
         };
         let plain = w.rounded(level, Threads::Serial, &x, &Epilogue::NONE);
         let want = plain.iter().enumerate();

@@ -113,6 +113,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Each lane of `v` within those of `lo` and `hi`; NaN stays NaN.
+    unsafe fn clamp(v: Self::V, lo: Self::V, hi: Self::V) -> Self::V;
     /// Sum of the lanes, as a tree of halves.
     unsafe fn sum(v: Self::V) -> f32;
     /// `LANES` signed bytes as floats.
@@ -192,6 +194,12 @@ impl Simd for Portable {
     #[inline(always)] unsafe fn add(a: [f32; P], b: [f32; P]) -> [f32; P] { lanes(|i| a[i] + b[i]) }
     #[inline(always)] unsafe fn mul(a: [f32; P], b: [f32; P]) -> [f32; P] { lanes(|i| a[i] * b[i]) }
     #[inline(always)] unsafe fn fma(a: [f32; P], b: [f32; P], c: [f32; P]) -> [f32; P] { lanes(|i| Self::fmaf(a[i], b[i], c[i])) }
+    #[inline(always)] unsafe fn clamp(v: [f32; P], lo: [f32; P], hi: [f32; P]) -> [f32; P] {
+        lanes(|i| {
+            let low = if v[i] < lo[i] { lo[i] } else { v[i] };
+            if low > hi[i] { hi[i] } else { low }
+        })
+    }
     #[inline(always)] unsafe fn sum(v: [f32; P]) -> f32 {
         ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
     }
@@ -265,6 +273,8 @@ mod x86 {
         #[inline(always)] unsafe fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         #[inline(always)] unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        // The second operand is the result where one is NaN.
+        #[inline(always)] unsafe fn clamp(v: __m256, lo: __m256, hi: __m256) -> __m256 { _mm256_min_ps(hi, _mm256_max_ps(lo, v)) }
         #[inline(always)] unsafe fn sum(v: __m256) -> f32 {
             let h = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
             let q = _mm_add_ps(h, _mm_movehl_ps(h, h));
@@ -356,6 +366,7 @@ mod x86 {
         #[inline(always)] unsafe fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         #[inline(always)] unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        #[inline(always)] unsafe fn clamp(v: __m512, lo: __m512, hi: __m512) -> __m512 { _mm512_min_ps(hi, _mm512_max_ps(lo, v)) }
         #[inline(always)] unsafe fn sum(v: __m512) -> f32 {
             let hi = _mm512_extractf32x8_ps::<1>(v);
             Avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(v), hi))

@@ -161,6 +161,7 @@ fn run(level: SimdLevel, activation: Activation, shared_rhs: bool, args: &mut Ar
         bias: args.ins.get(2).map(View::dense),
         activation,
         residual: None,
+        after: Activation::None,
     };
     let scratch = floats_mut(args.scratch);
     let y: &mut [f32] = args.outs[0].as_mut();

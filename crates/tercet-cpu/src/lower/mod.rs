@@ -21,6 +21,7 @@ mod grouped;
 mod halves;
 mod indexed;
 mod int_matmul;
+pub(crate) mod last;
 mod log_softmax;
 mod map;
 mod matmul;

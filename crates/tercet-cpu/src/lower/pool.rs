@@ -260,7 +260,7 @@ fn exact_sums<T: Pooled>(w: &Windows, x: &[T], row: usize, y: &mut [T]) {
 }
 
 /// The taps along an axis that a mean counts.
-fn taps_of(op: &Pool, frame: &Frame, w: &Windows, axis: usize, out: usize) -> usize {
+pub(super) fn taps_of(op: &Pool, frame: &Frame, w: &Windows, axis: usize, out: usize) -> usize {
     let after = frame.pad_after[axis];
     let (low, high) = match op.count_include_pad {
         true => (0, w.pad[axis] + w.sizes[axis] + after),

@@ -268,8 +268,10 @@ fn run<T: Fold>(level: SimdLevel, op: &Reduce, args: &mut Args<'_>) {
         Inner::Columns(len) if len * n >= TASK => {
             parts(parallel, out, len, |i, out| {
                 let base = shape.kept.offset(i);
-                parts(parallel, out, TILE, |tile, out| {
-                    let x = &x[base + tile * TILE..];
+                // Some tasks, of whole cache lines.
+                let width = len.div_ceil(4).next_multiple_of(16).min(TILE);
+                parts(parallel, out, width, |tile, out| {
+                    let x = &x[base + tile * width..];
                     T::columns(level, f, x, shape.reduced.offsets(), n, out);
                 });
             });

@@ -1,8 +1,9 @@
 //! Walks the legal graph once: a place for every value, a step for every kernel.
 
+mod last;
 mod steps;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -17,6 +18,7 @@ use crate::exec::Sub;
 use crate::lower::{Kernel, Lower, Lowered, control, find, varies};
 use steps::Site;
 use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
+use tercet_ir::passes::Sum;
 
 /// How programs are made.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +29,8 @@ pub(crate) struct How {
     pub(crate) rounded: bool,
 }
 
-/// The program of a legal graph, whose nodes stand for those of another graph as `origins` says.
+/// The program of a legal graph, whose nodes stand for those of another graph as `origins` says; the results of `last` are written
+/// with their channels last.
 ///
 /// # Errors
 /// [`CompileError`] when memory at the bounds exceeds the address space or a size is not possible.
@@ -37,6 +40,7 @@ pub(crate) fn build(
     bounds: &Bindings,
     how: How,
     origins: Origins,
+    last: &Last,
 ) -> Result<Program, CompileError> {
     let mut updates = in_place_updates(graph);
     let draft = |updates| {
@@ -47,6 +51,7 @@ pub(crate) fn build(
             how,
             origins.clone(),
             updates,
+            last,
         )
     };
     let (mut program, mut slots) = draft(updates.clone())?;
@@ -79,6 +84,7 @@ fn drafted(
     how: How,
     origins: Origins,
     updates: HashMap<Value, NodeId>,
+    last: &Last,
 ) -> Result<(Program, Vec<SlotDraft>), CompileError> {
     let Signature {
         inputs,
@@ -101,6 +107,8 @@ fn drafted(
         dense: HashMap::new(),
         slots: Vec::new(),
         updates,
+        last,
+        summed: HashMap::new(),
         program: Program {
             signature,
             prepare: Vec::new(),
@@ -146,6 +154,10 @@ struct Builder<'a> {
     slots: Vec<SlotDraft>,
     /// Values that are written where states lie, with those states' leaves.
     updates: HashMap<Value, NodeId>,
+    /// Nodes whose results are written with channels last.
+    last: &'a Last,
+    /// Sums that are there already.
+    summed: HashMap<NodeId, Vec<Place>>,
     program: Program,
 }
 
@@ -155,6 +167,13 @@ fn too_large(ty: &Type) -> CompileError {
         shape: ty.shape.clone(),
         log2: MAX_ELEMENTS_LOG2,
     })
+}
+
+/// What a graph's convolutions do with channels last: see [`tercet_ir::passes::ChannelsLast`].
+#[derive(Debug, Default)]
+pub(crate) struct Last {
+    pub(crate) nodes: HashSet<NodeId>,
+    pub(crate) sums: HashMap<NodeId, Sum>,
 }
 
 impl Builder<'_> {
@@ -191,6 +210,8 @@ impl Builder<'_> {
                     View::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
+            Lower::Kernel(_) if self.summed.contains_key(&id) => Ok(self.summed[&id].clone()),
+            Lower::Kernel(_) if self.last.nodes.contains(&id) => self.last(kernel.name, id, node),
             Lower::Kernel(lower) => self.call(kernel, id, node, lower),
             Lower::Product(lower) => {
                 let rounded = self.how.rounded;
@@ -244,7 +265,14 @@ impl Builder<'_> {
         for (at, (name, block)) in node.op.subgraphs().into_iter().enumerate() {
             let (graph, origins) = (block.graph(), self.program.origins.inside(id, at));
             let signature = Signature::of(graph);
-            let program = build(graph, signature, self.bounds, self.how, origins)?;
+            let program = build(
+                graph,
+                signature,
+                self.bounds,
+                self.how,
+                origins,
+                &Last::default(),
+            )?;
             subs.push(Arc::new(Sub::new(name, program, self.how.threads)));
         }
         self.program.subs.extend(subs.iter().cloned());

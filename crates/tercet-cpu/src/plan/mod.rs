@@ -20,7 +20,7 @@ use crate::exec::Sub;
 use crate::lower::{Pack, Run, Scratch};
 use tercet_ir::layout::SymLayout;
 
-pub(crate) use build::{How, build};
+pub(crate) use build::{How, Last, build};
 pub(crate) use finish::SENTINEL_BYTES;
 
 /// Every slot starts at a multiple of this: a cache line, and the widest vector.

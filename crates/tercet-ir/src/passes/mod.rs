@@ -13,6 +13,7 @@
 //! a target that takes only equal shapes gets `Expand` nodes from the rules of
 //! [`crate::legalize`].
 
+mod channels_last;
 mod checkpoints;
 mod cse;
 mod dce;
@@ -27,6 +28,7 @@ mod simplify;
 mod subgraphs;
 mod view;
 
+pub use channels_last::{Able, ChannelsLast, FROM_LAST, Sum, TO_LAST, channels_last};
 pub use precision::convert_precision;
 pub(crate) use rewrite::is_named_leaf;
 pub use simplify::{SIMPLIFICATIONS, Simplification, simplify_traced};

@@ -9,6 +9,7 @@
 mod columns;
 mod depthwise;
 mod direct;
+mod last;
 mod rows;
 mod slab;
 mod sums;
@@ -18,6 +19,10 @@ mod windows;
 use super::gemm::Activation;
 use super::parallel::{SharedMut, Threads};
 use super::simd::SimdLevel;
+pub use last::{
+    LastEnd, LastSource, conv_last, conv_last_scratch_len, pack_conv_last, packed_conv_last_len,
+};
+pub(crate) use last::{extreme_greater, extreme_lesser};
 use slab::Blocks;
 pub use windows::Windows;
 
@@ -167,6 +172,7 @@ pub fn conv(
         x,
         bias,
         activation,
+        last: false,
     };
     let (packed, scratch) = match (packed_conv_len(level, shape), w) {
         (None, Weights::Plain(w)) => {
@@ -192,6 +198,8 @@ struct Call<'a> {
     x: &'a [f32],
     bias: Option<&'a [f32]>,
     activation: Activation,
+    /// Whether y has its channels last.
+    last: bool,
 }
 
 /// What the tasks of a call share where they take blocks of windows.

@@ -233,6 +233,61 @@ impl Blocks {
     }
 }
 
+impl Blocks {
+    /// Copies what a block reads of `vectors` vectors of channels, which lie side by side in `x`, whose rows and columns are
+    /// `steps` apart, as `[rows][columns][lanes]` each, `own` floats apart.
+    ///
+    /// # Safety
+    /// Needs the instructions of `S`; windows have one tap of depth.
+    #[inline(always)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "operand and slabs with their distances"
+    )]
+    pub(super) unsafe fn fill_vectors<S: Simd>(
+        &self,
+        w: &Windows,
+        block: &Block,
+        x: &[f32],
+        steps: [usize; 2],
+        vectors: usize,
+        slabs: &mut [f32],
+        own: usize,
+    ) {
+        let Parts { before, at, count } = self.parts(w, block);
+        assert!(self.depth == 1 && own >= self.plane() * S::LANES);
+        assert!(slabs.len() >= vectors * own);
+        let after = self.pitch - before - count;
+        for i in 0..self.height {
+            let to = slabs.as_mut_ptr().add(i * self.pitch * S::LANES);
+            let row = (block.first[1] * w.stride[1] + i).wrapping_sub(w.pad[1]);
+            let is_inside = row < w.sizes[1] && count > 0;
+            for v in 0..vectors {
+                let to = to.add(v * own);
+                if is_inside {
+                    zero::<S>(to, before * S::LANES);
+                    zero::<S>(to.add((before + count) * S::LANES), after * S::LANES);
+                } else {
+                    zero::<S>(to, self.pitch * S::LANES);
+                }
+            }
+            if !is_inside {
+                continue;
+            }
+            let first = row * steps[0] + at * steps[1];
+            assert!(first + (count - 1) * steps[1] + vectors * S::LANES <= x.len());
+            let (mut from, mut to) = (x.as_ptr().add(first), to.add(before * S::LANES));
+            for _ in 0..count {
+                for v in 0..vectors {
+                    S::store(to.add(v * own), S::load(from.add(v * S::LANES)));
+                }
+                from = from.wrapping_add(steps[1]);
+                to = to.wrapping_add(S::LANES);
+            }
+        }
+    }
+}
+
 /// Writes `len` zeros, and up to a vector more.
 ///
 /// # Safety

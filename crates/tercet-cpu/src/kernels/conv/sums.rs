@@ -124,6 +124,16 @@ pub(super) unsafe fn finish<S: Simd>(
         ..Epilogue::NONE
     };
     epilogue.apply::<S>(sums, 0, 0);
+    if call.last {
+        let all = call.shape.groups * call.shape.m;
+        let (entry, first) = (channels.first / all, channels.first % all);
+        let start = (entry * w.count() + block.start(w)) * all + first;
+        for (i, from) in sums.chunks_exact(nr).enumerate() {
+            y.slice(start + i * all, channels.count)
+                .copy_from_slice(&from[..channels.count]);
+        }
+        return;
+    }
     let start = channels.first * w.count() + block.start(w);
     let (to, step) = (y.ptr().add(start), channels.step * w.count());
     transpose::<S>(sums, nr, [windows, channels.count], to, step);

@@ -51,7 +51,7 @@ impl Windows {
     }
 
     /// Whether windows that lie close together read elements that do, too: no wide gaps between taps, nor between windows.
-    pub(super) fn is_compact(&self) -> bool {
+    pub(crate) fn is_compact(&self) -> bool {
         const WIDE: usize = 64;
         (0..3).all(|axis| {
             let extent = self.extent(axis);

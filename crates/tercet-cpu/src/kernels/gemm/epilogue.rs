@@ -28,7 +28,7 @@ pub enum Activation {
     Tanh,
 }
 
-/// `activation(acc + bias) + residual`, each optional.
+/// `after(activation(acc + bias) + residual)`, each optional.
 #[derive(Clone, Copy, Debug)]
 pub struct Epilogue<'a> {
     /// `[n]`, added to each row.
@@ -37,6 +37,8 @@ pub struct Epilogue<'a> {
     pub activation: Activation,
     /// `[m, n]` with `col_stride` 1, added last.
     pub residual: Option<MatView<'a>>,
+    /// Applied to all of that.
+    pub after: Activation,
 }
 
 impl Epilogue<'_> {
@@ -45,6 +47,7 @@ impl Epilogue<'_> {
         bias: None,
         activation: Activation::None,
         residual: None,
+        after: Activation::None,
     };
 
     pub(crate) fn check(&self, m: usize, n: usize) {
@@ -66,7 +69,11 @@ impl Epilogue<'_> {
 
     /// Whether the product is stored unchanged.
     fn is_none(&self) -> bool {
-        self.bias.is_none() && self.activation == Activation::None && self.residual.is_none()
+        self.bias.is_none() && self.residual.is_none() && self.activates_nothing()
+    }
+
+    fn activates_nothing(&self) -> bool {
+        self.activation == Activation::None && self.after == Activation::None
     }
 
     /// Applies itself to a rectangle of C.
@@ -101,22 +108,32 @@ impl Epilogue<'_> {
                 *c += *b;
             }
         }
-        match self.activation {
-            Activation::None => {}
-            Activation::Relu => map(c, scalar::relu),
-            Activation::Relu6 => map(c, scalar::relu6),
-            Activation::Gelu => map(c, scalar::gelu::<S>),
-            Activation::GeluTanh => map(c, scalar::gelu_tanh::<S>),
-            Activation::Silu => map(c, scalar::silu::<S>),
-            Activation::Sigmoid => map(c, scalar::sigmoid::<S>),
-            Activation::Tanh => map(c, scalar::tanh::<S>),
-        }
+        activate::<S>(self.activation, c);
         if let Some(residual) = &self.residual {
             let start = row * residual.row_stride + col;
             for (c, r) in c.iter_mut().zip(&residual.data[start..]) {
                 *c += *r;
             }
         }
+        activate::<S>(self.after, c);
+    }
+}
+
+/// Applies a function to elements.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn activate<S: Simd>(activation: Activation, c: &mut [f32]) {
+    match activation {
+        Activation::None => {}
+        Activation::Relu => map(c, scalar::relu),
+        Activation::Relu6 => map(c, scalar::relu6),
+        Activation::Gelu => map(c, scalar::gelu::<S>),
+        Activation::GeluTanh => map(c, scalar::gelu_tanh::<S>),
+        Activation::Silu => map(c, scalar::silu::<S>),
+        Activation::Sigmoid => map(c, scalar::sigmoid::<S>),
+        Activation::Tanh => map(c, scalar::tanh::<S>),
     }
 }
 

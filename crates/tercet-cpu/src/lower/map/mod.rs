@@ -13,6 +13,7 @@
 
 mod body;
 mod chain;
+mod gate;
 mod geometry;
 mod integers;
 mod load;
@@ -69,7 +70,13 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     let bytes = counting.iter().map(|body| body.scratch_bytes);
     let bytes = bytes.fold(body.scratch_bytes, usize::max);
     let level = SimdLevel::detect();
+    // A gate is written where no operand lies.
+    let gates = gate::may(graph, node);
+    let in_place = if gates { Vec::new() } else { in_place };
     let run = move |args: &mut Args<'_>| {
+        if gates && gate::run(args) {
+            return Ok(());
+        }
         let is_small = |i: &usize| {
             let x = &args.ins[*i];
             let value = x.root_as::<i32>().get(x.layout.offset);

@@ -1,0 +1,163 @@
+//! The register kernels of [`super::dense`]: sums of a few windows for a panel of channels, where each tap of each window
+//! has its own address.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indices name the rows and vectors of the tile in several arrays at once"
+)]
+
+#[cfg(target_arch = "x86_64")]
+use super::super::super::simd::Avx2;
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+use super::super::super::simd::Avx512;
+use super::super::super::simd::{Level, Portable, Simd};
+
+/// Operands of one tile. Distances are in elements.
+pub(super) struct Tile {
+    /// Where the channels of each tap of each window lie: `[windows][row_step]`, the first `taps` of which count.
+    pub(super) rows: *const *const f32,
+    /// From the addresses of one window to those of the next.
+    pub(super) row_step: usize,
+    /// Taps that are summed.
+    pub(super) taps: usize,
+    /// The first channel of each.
+    pub(super) first: usize,
+    /// Channels of each.
+    pub(super) channels: usize,
+    /// `[taps][channels][lanes of all vectors]`.
+    pub(super) weights: *const f32,
+    /// Where the sums go, a row for each window.
+    pub(super) y: *mut f32,
+    /// From one row of y to the next.
+    pub(super) y_step: usize,
+    /// Where sums begin, one for each lane.
+    pub(super) start: *const f32,
+    /// Adds to y instead, from zero.
+    pub(super) add: bool,
+    /// Lanes of the last vector that are channels of y.
+    pub(super) last: usize,
+    /// What sums are kept within, if this is the last part of them.
+    pub(super) bounds: Option<[f32; 2]>,
+}
+
+/// A kernel of `R` windows and `NV` vectors of channels.
+///
+/// # Safety
+/// The machine has the level's instructions; addresses hold `first + channels` elements each; weights, start and y are as
+/// long as [`Tile`] says.
+pub(super) type TileFn = unsafe fn(&Tile);
+
+/// The kernel for `1 <= windows <= TILE_ROWS` and `1 <= vectors <= TILE_VECTORS`.
+#[inline]
+pub(super) fn function(level: Level, windows: usize, vectors: usize) -> TileFn {
+    match level {
+        #[cfg(all(target_arch = "x86_64", tercet_avx512))]
+        Level::Avx512 => AVX512[windows - 1][vectors - 1],
+        #[cfg(target_arch = "x86_64")]
+        Level::Avx2 => AVX2[windows - 1][vectors - 1],
+        Level::Portable => PORTABLE[windows - 1][vectors - 1],
+    }
+}
+
+/// `table!(f, 2, [1 2])` is `[[f::<1, 1>, f::<1, 2>], [f::<2, 1>, f::<2, 2>]]`: kernels by windows and vectors.
+macro_rules! table {
+    ($f:ident, 1, [$($r:literal)*]) => { [$([$f::<$r, 1>]),*] };
+    ($f:ident, 2, [$($r:literal)*]) => { [$([$f::<$r, 1>, $f::<$r, 2>]),*] };
+    ($f:ident, 3, [$($r:literal)*]) => { [$([$f::<$r, 1>, $f::<$r, 2>, $f::<$r, 3>]),*] };
+}
+
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+static AVX512: [[TileFn; Avx512::TILE_VECTORS]; Avx512::TILE_ROWS] =
+    table!(avx512, 3, [1 2 3 4 5 6 7 8]);
+#[cfg(target_arch = "x86_64")]
+static AVX2: [[TileFn; Avx2::TILE_VECTORS]; Avx2::TILE_ROWS] = table!(avx2, 2, [1 2 3 4 5 6]);
+static PORTABLE: [[TileFn; Portable::TILE_VECTORS]; Portable::TILE_ROWS] =
+    table!(portable, 1, [1 2 3 4]);
+
+/// # Safety
+/// As [`TileFn`], on a processor with the instructions of the level.
+#[cfg(all(target_arch = "x86_64", tercet_avx512))]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn avx512<const R: usize, const NV: usize>(t: &Tile) {
+    tile::<Avx512, R, NV>(t);
+}
+
+/// # Safety
+/// As [`TileFn`], on a processor with the instructions of the level.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<const R: usize, const NV: usize>(t: &Tile) {
+    tile::<Avx2, R, NV>(t);
+}
+
+/// # Safety
+/// As [`TileFn`].
+unsafe fn portable<const R: usize, const NV: usize>(t: &Tile) {
+    tile::<Portable, R, NV>(t);
+}
+
+/// Bytes of weights asked for ahead of their use.
+const AHEAD: usize = 2048;
+
+/// # Safety
+/// As [`TileFn`].
+#[inline(always)]
+unsafe fn tile<S: Simd, const R: usize, const NV: usize>(t: &Tile) {
+    let nr = S::TILE_VECTORS * S::LANES;
+    let mut start = [S::splat(0.0); NV];
+    if !t.add {
+        for v in 0..NV {
+            start[v] = S::load(t.start.add(v * S::LANES));
+        }
+    }
+    for i in 0..R {
+        S::prefetch(t.y.wrapping_add(i * t.y_step).cast());
+    }
+    let mut acc = [start; R];
+    let mut weights = t.weights;
+    for tap in 0..t.taps {
+        let mut rows = [std::ptr::null::<f32>(); R];
+        for i in 0..R {
+            rows[i] = (*t.rows.add(i * t.row_step + tap)).add(t.first);
+        }
+        for c in 0..t.channels {
+            let mut columns = [S::splat(0.0); NV];
+            for v in 0..NV {
+                let from = weights.add(v * S::LANES);
+                S::prefetch(from.cast::<u8>().wrapping_add(AHEAD));
+                columns[v] = S::load(from);
+            }
+            for i in 0..R {
+                let x = S::splat(*rows[i].add(c));
+                for v in 0..NV {
+                    acc[i][v] = S::fma(x, columns[v], acc[i][v]);
+                }
+            }
+            weights = weights.wrapping_add(nr);
+        }
+    }
+    let is_bound = t.bounds.is_some();
+    let [lo, hi] = t.bounds.unwrap_or_default();
+    let (lo, hi) = (S::splat(lo), S::splat(hi));
+    for i in 0..R {
+        for v in 0..NV {
+            let to = t.y.add(i * t.y_step + v * S::LANES);
+            let count = if v == NV - 1 { t.last } else { S::LANES };
+            let mut sum = acc[i][v];
+            if t.add {
+                let before = match count == S::LANES {
+                    true => S::load(to),
+                    false => S::load_n(to, count),
+                };
+                sum = S::add(sum, before);
+            }
+            if is_bound {
+                sum = S::clamp(sum, lo, hi);
+            }
+            match count == S::LANES {
+                true => S::store(to, sum),
+                false => S::store_n(to, sum, count),
+            }
+        }
+    }
+}

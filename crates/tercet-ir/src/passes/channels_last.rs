@@ -1,0 +1,350 @@
+//! Channels last: elementwise work between convolutions is moved behind transposes, so that an executor whose
+//! convolutions write `[N, H, W, C]` in memory need not turn values around in between.
+//!
+//! Values keep their types `[N, C, H, W]`. A value that lies with its channels last is a transposed view, and what works on
+//! such values works on the view of them that is dense: `f(x)` becomes `from_last(f(to_last(x)))`, where both
+//! transposes are views that cancel in their layouts. No result changes by a bit.
+
+mod spread;
+
+use std::collections::{HashMap, HashSet};
+
+use super::rewrite::{Rewriter, Uses, live_nodes, rebuild};
+use crate::dim::Dim;
+use crate::error::CompileError;
+use crate::graph::{Graph, Node, NodeId, Value};
+use crate::ops::{AxisMap, Concat, IndexMap, Map, MapArg, Op, Reduce, Transpose};
+use crate::scalar::{BinaryFn, ScalarOp, UnaryFn};
+use crate::types::Shape;
+use spread::{Spread, spreads};
+
+/// `[N, C, H, W]` as `[N, H, W, C]`.
+pub const TO_LAST: [usize; 4] = [0, 2, 3, 1];
+/// `[N, H, W, C]` as `[N, C, H, W]`.
+pub const FROM_LAST: [usize; 4] = [0, 3, 1, 2];
+
+/// A graph whose convolutions can pass values on with their channels last.
+#[derive(Debug)]
+pub struct ChannelsLast {
+    /// The graph.
+    pub graph: Graph,
+    /// The convolutions and pools whose results are best written so.
+    pub nodes: HashSet<NodeId>,
+    /// The sums that convolutions can make before they write their result, by convolution.
+    pub sums: HashMap<NodeId, Sum>,
+}
+
+/// The sum of a convolution, which nothing else reads, with a value that is there before.
+#[derive(Clone, Copy, Debug)]
+pub struct Sum {
+    /// The node that adds.
+    pub node: NodeId,
+    /// What is added.
+    pub to: Value,
+    /// The function of the sum.
+    pub activation: Option<UnaryFn>,
+}
+
+/// Which convolutions and pools an executor can write with channels last.
+pub struct Able<'a> {
+    /// The result.
+    pub last: &'a dyn Fn(&Graph, &Node) -> bool,
+    /// A sum with a residual as well.
+    pub sums: &'a dyn Fn(&Graph, &Node) -> bool,
+}
+
+/// Moves what stands between the convolutions and pools that `takes` says behind transposes; nothing where no two convolutions
+/// gain by it.
+///
+/// # Errors
+/// [`CompileError::Rewrite`] when a rewrite is refused, which is a bug.
+pub fn channels_last(graph: &Graph, able: &Able<'_>) -> Result<Option<ChannelsLast>, CompileError> {
+    let uses = Uses::of(graph);
+    let spread = spreads(graph, &uses);
+    let chosen = chosen(graph, able.last, &spread);
+    if chosen.is_empty() {
+        return Ok(None);
+    }
+    let last = carried(graph, &spread, &|id| chosen.contains(&id));
+    let made = spread.values().filter(|s| chosen.contains(&s.conv));
+    let later: HashSet<NodeId> = made
+        .flat_map(|s| [s.conv, s.between[0], s.between[1]])
+        .collect();
+    let of_convs = sums(graph, &uses, &chosen, &last, able.sums);
+    let summed: HashMap<NodeId, NodeId> = of_convs.iter().map(|(c, s)| (s.node, *c)).collect();
+    let mut nodes = HashSet::new();
+    let mut sums = HashMap::new();
+    let graph = rebuild(graph, |rw, id, node| {
+        if later.contains(&id) {
+            return Ok(());
+        }
+        if !last[id.index()] {
+            return rw.copy(id);
+        }
+        if let Some(s) = spread.get(&id) {
+            let [conv, whole] = spread::turned(rw, id, s)?;
+            nodes.insert(conv.node);
+            rw.bind(Value { node: id, port: 0 }, whole);
+            return Ok(());
+        }
+        if let Some(conv) = summed.get(&id) {
+            rw.copy(id)?;
+            let (of, new) = (|node| rw.value(Value { node, port: 0 }), of_convs[conv]);
+            let sum = Sum {
+                node: of(id).node,
+                to: rw.value(new.to),
+                ..new
+            };
+            sums.insert(of(*conv).node, sum);
+            return Ok(());
+        }
+        match &node.op {
+            Op::Conv(_) | Op::Pool(_) => {
+                rw.copy(id)?;
+                nodes.insert(rw.value(Value { node: id, port: 0 }).node);
+                Ok(())
+            }
+            Op::Slice(_) => rw.copy(id),
+            Op::Map(map) => turned_map(rw, id, node, map, &last),
+            op => turned(rw, id, node, op),
+        }
+    })?;
+    Ok(Some(ChannelsLast { graph, nodes, sums }))
+}
+
+/// The sums that chosen convolutions can make: the later one of two, where both could.
+fn sums(
+    graph: &Graph,
+    uses: &Uses,
+    chosen: &HashSet<NodeId>,
+    last: &[bool],
+    able: &dyn Fn(&Graph, &Node) -> bool,
+) -> HashMap<NodeId, Sum> {
+    let live = live_nodes(graph);
+    let mut sums = HashMap::new();
+    for (id, node) in graph.nodes().filter(|(id, _)| live[id.index()]) {
+        let Some(activation) = added(node) else {
+            continue;
+        };
+        let (&[a, b], shape) = (node.inputs.as_slice(), &node.outputs[0].shape) else {
+            continue;
+        };
+        let same = |v: Value| graph.ty(v).shape == *shape && last[v.node.index()];
+        let (to, conv) = if a.node < b.node { (a, b) } else { (b, a) };
+        let of_conv = graph.node(conv.node);
+        let Op::Conv(o) = &of_conv.op else { continue };
+        let alone = uses.of_value(conv).only() == Some(id) && a != b;
+        let takes = chosen.contains(&conv.node) && able(graph, of_conv) && o.activation.is_none();
+        if alone && takes && same(to) && same(conv) && last[id.index()] {
+            let node = id;
+            sums.insert(
+                conv.node,
+                Sum {
+                    node,
+                    to,
+                    activation,
+                },
+            );
+        }
+    }
+    sums
+}
+
+/// The function of the sum, if a node adds two operands of its shape.
+fn added(node: &Node) -> Option<Option<UnaryFn>> {
+    match &node.op {
+        Op::Binary(b) if b.f == BinaryFn::Add => Some(None),
+        Op::Map(map)
+            if map.results == [map.body.len().wrapping_sub(1)] && node.inputs.len() == 2 =>
+        {
+            let whole = map.inputs.iter().all(|i| i.is_identity(map.shape.rank()));
+            let [sum, rest @ ..] = map.body.as_slice() else {
+                return None;
+            };
+            let adds = sum.op == ScalarOp::Binary(BinaryFn::Add)
+                && matches!(sum.args.as_slice(), [MapArg::Input(i), MapArg::Input(j)] if i != j);
+            let after = match rest {
+                [] => None,
+                [step] if step.args == [MapArg::Step(0)] => match step.op {
+                    ScalarOp::Unary(UnaryFn::Relu) => Some(UnaryFn::Relu),
+                    _ => return None,
+                },
+                _ => return None,
+            };
+            (whole && adds).then_some(after)
+        }
+        _ => None,
+    }
+}
+
+/// The convolutions that read from another or are read by another, with what carries the layout between them, and the pools
+/// among that.
+fn chosen(
+    graph: &Graph,
+    takes: &dyn Fn(&Graph, &Node) -> bool,
+    spread: &HashMap<NodeId, Spread>,
+) -> HashSet<NodeId> {
+    let able: Vec<bool> = graph.nodes().map(|(_, n)| takes(graph, n)).collect();
+    let is_conv = |id: NodeId| matches!(graph.node(id).op, Op::Conv(_)) && able[id.index()];
+    let last = carried(graph, spread, &|id| able[id.index()]);
+    // Whether a convolution reads a value, through what carries the layout.
+    let mut leads = vec![false; graph.len()];
+    for (id, node) in graph.nodes().rev() {
+        let passes_on = match &node.op {
+            Op::Conv(_) => is_conv(id),
+            _ => leads[id.index()] && last[id.index()],
+        };
+        if passes_on {
+            let read = match &node.op {
+                Op::Conv(_) => &node.inputs[..1],
+                _ => &node.inputs[..],
+            };
+            read.iter().for_each(|v| leads[v.node.index()] = true);
+        }
+    }
+    let mut chosen = HashSet::new();
+    for (id, node) in graph.nodes() {
+        let fed = || node.inputs.first().is_some_and(|x| last[x.node.index()]);
+        let counts = match &node.op {
+            Op::Conv(_) => leads[id.index()] || fed(),
+            Op::Pool(_) => fed(),
+            _ => false,
+        };
+        if able[id.index()] && counts {
+            chosen.insert(id);
+        }
+    }
+    let convs = chosen.iter().filter(|id| is_conv(**id)).count();
+    if convs < 2 {
+        chosen.clear();
+    }
+    chosen
+}
+
+/// Which nodes give values with channels last, if convolutions and pools do as `makes` says.
+fn carried(
+    graph: &Graph,
+    spread: &HashMap<NodeId, Spread>,
+    makes: &dyn Fn(NodeId) -> bool,
+) -> Vec<bool> {
+    let mut last = vec![false; graph.len()];
+    for (id, node) in graph.nodes() {
+        let is_last = |v: &Value| last[v.node.index()] && graph.ty(*v).rank() == 4;
+        let carries = match &node.op {
+            Op::Conv(_) => makes(id),
+            Op::Pool(_) => makes(id) && is_last(&node.inputs[0]),
+            Op::Reshape(_) => spread.get(&id).is_some_and(|s| makes(s.conv)),
+            op => node.inputs.iter().any(is_last) && carries(graph, node, op, &is_last),
+        };
+        last[id.index()] = carries;
+    }
+    last
+}
+
+/// Whether a node that reads values with channels last can work on them as they lie.
+fn carries(graph: &Graph, node: &Node, op: &Op, is_last: &dyn Fn(&Value) -> bool) -> bool {
+    let of_rank_4 = node.outputs.iter().all(|ty| ty.rank() == 4);
+    let shape = |v: &Value| &graph.ty(*v).shape;
+    match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Clamp(_) | Op::Where(_) | Op::Fma(_) | Op::Cast(_) => {
+            let whole = |v: &Value| is_last(v) && *shape(v) == node.outputs[0].shape;
+            let fits = |v: &Value| shape(v).rank() == 4 || is_one(shape(v));
+            of_rank_4 && node.inputs.iter().any(whole) && node.inputs.iter().all(fits)
+        }
+        // Operands are read through index maps, whatever their rank.
+        Op::Map(map) => of_rank_4 && map.shape.rank() == 4,
+        Op::Concat(_) | Op::Slice(_) => of_rank_4,
+        Op::Reduce(r) => {
+            let left = TO_LAST.iter().filter(|axis| !r.axes.contains(axis));
+            r.keep_dim || left.is_sorted()
+        }
+        _ => false,
+    }
+}
+
+/// Whether a shape is one element of any rank.
+fn is_one(shape: &Shape) -> bool {
+    shape.iter().all(Dim::is_one)
+}
+
+/// Where an axis of `[N, C, H, W]` is in `[N, H, W, C]`.
+fn moved(axis: usize) -> usize {
+    FROM_LAST[axis]
+}
+
+fn to_last(rw: &mut Rewriter<'_>, v: Value) -> Result<Value, CompileError> {
+    let perm = TO_LAST.to_vec();
+    rw.add(Transpose { perm }, &[v])
+}
+
+fn from_last(rw: &mut Rewriter<'_>, v: Value) -> Result<Value, CompileError> {
+    let perm = FROM_LAST.to_vec();
+    rw.add(Transpose { perm }, &[v])
+}
+
+fn turned(rw: &mut Rewriter<'_>, id: NodeId, node: &Node, op: &Op) -> Result<(), CompileError> {
+    let mut inputs = rw.values(&node.inputs);
+    for v in &mut inputs {
+        if rw.new_graph().ty(*v).rank() == 4 {
+            *v = to_last(rw, *v)?;
+        }
+    }
+    let op: Op = match op {
+        Op::Concat(c) => Concat {
+            axis: moved(c.axis),
+        }
+        .into(),
+        Op::Reduce(r) => {
+            let mut axes: Vec<usize> = r.axes.iter().map(|axis| moved(*axis)).collect();
+            axes.sort_unstable();
+            Reduce { axes, ..r.clone() }.into()
+        }
+        op => op.clone(),
+    };
+    let mut new = rw.add(op, &inputs)?;
+    if node.outputs[0].rank() == 4 {
+        new = from_last(rw, new)?;
+    }
+    rw.bind(Value { node: id, port: 0 }, new);
+    Ok(())
+}
+
+/// A map whose axes are renamed; operands with channels last are read as they lie.
+fn turned_map(
+    rw: &mut Rewriter<'_>,
+    id: NodeId,
+    node: &Node,
+    map: &Map,
+    last: &[bool],
+) -> Result<(), CompileError> {
+    let mut inputs = rw.values(&node.inputs);
+    let renamed = |axis: &AxisMap| AxisMap {
+        from: axis.from.map(moved),
+        ..*axis
+    };
+    let mut maps = Vec::with_capacity(map.inputs.len());
+    for ((old, v), index) in node.inputs.iter().zip(&mut inputs).zip(&map.inputs) {
+        let axes: Vec<AxisMap> = index.axes.iter().map(renamed).collect();
+        let is_last = last[old.node.index()] && axes.len() == 4;
+        let axes = match is_last {
+            true => {
+                *v = to_last(rw, *v)?;
+                TO_LAST.iter().map(|&axis| axes[axis]).collect()
+            }
+            false => axes,
+        };
+        maps.push(IndexMap { axes });
+    }
+    let shape: Shape = TO_LAST.iter().map(|&a| map.shape[a].clone()).collect();
+    let new = Map {
+        shape,
+        inputs: maps,
+        ..map.clone()
+    };
+    let first = rw.add(new, &inputs)?;
+    for port in 0..node.outputs.len() as u8 {
+        let turned = from_last(rw, first.port(port))?;
+        rw.bind(Value { node: id, port }, turned);
+    }
+    Ok(())
+}
