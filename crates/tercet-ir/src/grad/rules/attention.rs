@@ -1,4 +1,4 @@
-//! Attention backwards. In F16 [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
+//! Attention backwards. In F16 and F32 [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
 //! [`AttentionWithLse`] keeps.
 //!
 //! The cotangent of a bias is as large as the scores; and no executor has kernels of other dtypes without the scores, where
@@ -21,7 +21,8 @@ use crate::scalar::CompareFn;
 
 pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let wants_bias = op.mask == MaskKind::Bias && v.wants(3);
-    match v.dtype(v.x(0)) == DType::F16 && !wants_bias {
+    let has_kernels = matches!(v.dtype(v.x(0)), DType::F16 | DType::F32);
+    match has_kernels && !wants_bias {
         true => without_scores(op, v),
         false => through_scores(op, v),
     }
