@@ -32,7 +32,7 @@ const uint HK = HEAD / FK;
 const uint HN = HEAD / FN;
 const uint VK = VALUE / FK;
 const uint VN = VALUE / FN;
-const uint PART = FK > FN ? FK : FN;
+const uint PART = CONVERTS == 1 ? BN : FK > FN ? FK : FN;
 const uint PK = PART / FK;
 
 // In words of 16 bytes: 8 halves, or 4 sums. Rows in shared memory are one word longer than their data.
@@ -301,6 +301,10 @@ void load_own() {
         result = result + small;                                                            \
     }
 
+// The ds of PART walked lines, and whether some is more than pairs hold.
+SUMS part_ds[PART / FN];
+bool is_far;
+
 // Weights, times 2^HEADROOM, and ds. `row_at` is the fragment's first walked line among the rows that are staged, `walked` its
 // place in the operand.
 void weigh(uint row_at, int walked, const bool guarded) {
@@ -310,7 +314,6 @@ void weigh(uint row_at, int walked, const bool guarded) {
     }
     float by = p.scale / (own_first_scale * first_scale);
     float of_dp = lift / (own_second_scale * second_scale);
-    bool is_far = false;
     [[unroll]] for (uint e = 0u; e < products.length(); e++) {
         float x;
         float slope = 1.0;
@@ -337,12 +340,18 @@ void weigh(uint row_at, int walked, const bool guarded) {
         dp[e] = ds;
         is_far = is_far || abs(ds) > exp2(ROOM);
     }
+}
+
+// Lets `lift` fall until pairs hold all of a part's ds.
+void fall() {
     for (uint i = 0u; i < FALLS && subgroupAny(is_far); i++) {
         lift *= exp2(-FALL);
         is_far = false;
-        [[unroll]] for (uint e = 0u; e < dp.length(); e++) {
-            dp[e] *= exp2(-FALL);
-            is_far = is_far || abs(dp[e]) > exp2(ROOM);
+        [[unroll]] for (uint j = 0u; j < PART / FN; j++) {
+            [[unroll]] for (uint e = 0u; e < dp.length(); e++) {
+                part_ds[j][e] *= exp2(-FALL);
+                is_far = is_far || abs(part_ds[j][e]) > exp2(ROOM);
+            }
         }
     }
 }
@@ -414,6 +423,7 @@ void add_step(uint stage, int line, const bool guarded) {
         LEFT weights_low[PK];
         LEFT scores_high[PK];
         LEFT scores_low[PK];
+        is_far = false;
         [[unroll]] for (uint j = 0u; j < PART / FN; j++) {
             uint from = part + j * FN;
             MULTIPLY(products, own_first, HK, first_at + from * H_STRIDE, H_STRIDE, HEAD)
@@ -426,7 +436,11 @@ void add_step(uint stage, int line, const bool guarded) {
 #else
             weigh(0u, line + int(from), guarded);
 #endif
-            TAKE(scores, dp, j, to)
+            part_ds[j] = dp;
+        }
+        fall();
+        [[unroll]] for (uint j = 0u; j < PART / FN; j++) {
+            TAKE(scores, part_ds[j], j, to)
         }
 #if CONVERTS == 0
         subgroup_meets();

@@ -28,7 +28,6 @@ const EXCLUDED: &[(&str, &str)] = &[
     ("attention/bias_broadcast_keys", ZERO),
     ("attention/pinned_none", ZERO),
     ("attention/pinned_causal_last_query", ZERO),
-    ("attention/pinned_causal_kv_len", ZERO),
     ("attention_grad/queries_of_large_scores", LARGE),
     ("attention_grad/keys_of_large_scores", LARGE),
     ("attention/softcap_before_the_mask", ZERO),

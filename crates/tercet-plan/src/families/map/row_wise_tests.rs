@@ -172,9 +172,6 @@ fn attention_backwards_has_no_scores_where_there_are_matrices() {
         let names = of(DType::F32, &caps, len);
         let grads = names.iter().filter(|n| n.starts_with("attention_grad"));
         assert_eq!(grads.count(), 0, "{names:#?}");
-        // Sums that nobody reads are not made.
-        let products = names.iter().filter(|n| n.starts_with("gemm"));
-        assert_eq!(products.count(), 5, "{names:#?}");
     }
 }
 
