@@ -27,8 +27,7 @@
 // that no row sees are staged as 0. Where a value is NaN or infinite and some rows do not see it, the
 // step's values are weighed one by one, and only where they are seen.
 //
-// The flat group is (batch * kv_heads + head) * tiles + (tiles - 1 - tile): groups side by side share
-// keys, and under a causal mask the longest of a head come first.
+// The order of workgroups: attention_order.glsl. Groups side by side share keys, or the next of the same head do.
 //
 // Constraints on constants: FK and FN multiples of 8; BM of WM, WM of FM, BN of FN and FK, HEAD of FK,
 // VALUE of FN; BN at least 2 FN; FK is FN where CONVERTS. Offsets and strides are multiples of 8, head_dim and
@@ -100,29 +99,7 @@ uvec4 results_of(uint from, float total) {
 #include "attention_results.glsl"
 
 #if KEEPS_LSE
-// The centers of the rows that finish_weights() adds up in this invocation, which it writes over.
-const uint OWN_ROWS = (WM + SUBGROUP - 1) / SUBGROUP;
-float kept_centers[OWN_ROWS];
-
-void keep_centers() {
-    [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
-        kept_centers[i] = NUMBER(own_row + min(i * SUBGROUP + gl_SubgroupInvocationID, WM - 1u));
-    }
-}
-
-// The logarithm of the sum of the exponentials of each row, by batch entry, query head and query.
-void store_lse() {
-    [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
-        uint own = i * SUBGROUP + gl_SubgroupInvocationID;
-        uint row = first_row + own_row + own;
-        if (own < WM && row < rows) {
-            float total = NUMBER(own_row + own);
-            float sum = kept_centers[i] / UNIT + log2(total) / LOG2_E;
-            uint query_head = (batch * p.kv_heads + head) * p.group + row % p.group;
-            lse[query_head * p.queries + row / p.group] = total == 0.0 ? minus_infinity() : sum;
-        }
-    }
-}
+#include "attention_kept.glsl"
 #endif
 
 // The products of the subgroup's queries with the staged keys.

@@ -24,7 +24,7 @@
 // numbers, row FN + column. Rows that do not exist, or see nothing, have an lse of infinity and so weights of 0; keys that do not
 // exist are staged as 0, and their sums are not stored.
 //
-// The flat group is (batch * kv_heads + head) * tiles + tile, where tiles that walk far come first.
+// The order of workgroups: attention_order.glsl.
 //
 // Constraints on constants: FK and FN multiples of 8, each a multiple of the other or its divisor; BM of FM, BN of FN and FK,
 // HEAD and VALUE of FK and FN; FK is FN where CONVERTS. Offsets and strides are multiples of 8, head_dim and value_dim
@@ -71,28 +71,7 @@ shared vec4 numbers[2 * ROW_LEN / 4];
 #define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
 const uint DELTA_AT = ROW_LEN;
 
-const float LOG2_E = 1.44269504;
-
-float infinity() { return uintBitsToFloat(0x7f800000u); }
-
-bool is_nan(float x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
-
-// What the invocations of a subgroup wrote to shared memory is seen by all of them.
-void subgroup_meets() {
-    controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
-}
-
-#include "attention_seen.glsl"
-
-// The workgroup's place: lines of its own from `first_line` on.
-uint batch;
-uint head;
-uint first_line;
-uint rows;
-uint own_line; // the subgroup's first
-int n; // keys of the batch entry
-
-#include "attention_row.glsl"
+#include "attention_grad_place.glsl"
 
 // Eight elements of the operands' lines; 0 beyond.
 #define FETCH(name, words, dim, place)                                       \
@@ -116,9 +95,6 @@ FETCH(fetch_v, v, p.value_dim, p.v_offset + batch * p.v_batch + head * p.v_head 
 #define FETCH_FIRST fetch_k
 #define FETCH_SECOND fetch_v
 #endif
-
-// Lines of the own operands that there are.
-uint own_lines() { return OF_KEYS == 1 ? uint(n) : rows; }
 
 const uint H_LOADS = (BN * H_COLS + THREADS - 1) / THREADS;
 const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
@@ -251,27 +227,6 @@ void load_own() {
     barrier();
 }
 
-float capped(float x) {
-    float t = tanh(clamp(x, -12.0, 12.0));
-    return is_nan(x) ? x : t;
-}
-
-// The score of a pair, in powers of two, with its mask; -infinity where it is not seen.
-float masked(float score, int key, uvec4 about) {
-    if (key < int(about.x) || key >= int(about.y)) {
-        return -infinity();
-    }
-    if (MASK == 0u) {
-        return score;
-    }
-    uint at = about.z + uint(key) * p.mask_key;
-    if (MASK == 1u) {
-        return ((mask[at >> 2] >> (at & 3u) * 8u) & 0xffu) != 0u ? score : -infinity();
-    }
-    float bias = BIAS_AT(at);
-    return bias == -infinity() ? bias : score + bias * LOG2_E;
-}
-
 // Weights and ds. `row_at` is the fragment's first walked line among the rows that are staged, `walked` its place in the operand.
 void weigh(uint row_at, int walked, const bool guarded) {
     SUMS index;
@@ -310,18 +265,6 @@ void weigh(uint row_at, int walked, const bool guarded) {
         coopMatLoad(lines, tiles, (at) + d * FN / 8u, stride, ROWS);                \
         to_sums[d] = coopMatMulAdd(factors, lines, to_sums[d]);                     \
     }
-
-// True if the subgroup's lines make no pair that is seen with PART walked lines from here on, by position.
-bool is_hidden(int from) {
-#if OF_KEYS
-    // Of rows of queries the last sees the last keys.
-    int row = clamp(from + int(PART), 1, int(rows)) - 1;
-    return seen_by(uint(row), n).y <= int(first_line + own_line);
-#else
-    uint row = min(first_line + own_line + FM, rows) - 1u;
-    return from >= seen_by(row, n).y;
-#endif
-}
 
 // The products of a step: BN walked lines, from `line` on.
 void add_step(uint stage, int line, const bool guarded) {
@@ -429,46 +372,12 @@ STORE(store_first, first_sums, HN, first, p.head_dim,
     row_of(line, 0u, p.first_batch, p.first_head, p.first_seq))
 #endif
 
-// The lines that are walked, and of these the ones of which every pair with an own line is seen.
-void take_walk(out ivec2 walk, out ivec2 clear) {
-    uint last = min(first_line + BM, own_lines());
-#if OF_KEYS
-    walk = ivec2(0, first_line < last ? int(rows) : 0);
-    clear = walk;
-    if (p.causal != 0u && first_line < last) {
-        // Query i sees keys i + n - queries + 1 - window to i + n - queries.
-        int shift = int(p.queries) - n;
-        int group = int(p.group);
-        int most = int(p.queries);
-        walk.x = clamp(int(first_line) + shift, 0, most) * group;
-        walk.y = clamp(min(int(last) - 1 + shift, most) + int(min(p.window, p.queries + p.keys)), 0, most) * group;
-        clear.x = clamp(int(last) - 1 + shift, 0, most) * group;
-        clear.y = clamp(min(int(first_line) + shift, most) + int(min(p.window, p.queries + p.keys)), 0, most) * group;
-    }
-#else
-    walk = ivec2(0);
-    clear = ivec2(0);
-    if (first_line < last) {
-        ivec2 of_first = seen_by(first_line, n);
-        ivec2 of_last = seen_by(last - 1u, n);
-        walk = ivec2(of_first.x, of_last.y);
-        clear = ivec2(of_last.x, of_first.y);
-    }
-#endif
-}
-
 void main() {
     uint flat_group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     if (flat_group >= p.groups) {
         return;
     }
-    batch = flat_group / p.tiles / p.kv_heads;
-    head = flat_group / p.tiles % p.kv_heads;
-    uint tile = flat_group % p.tiles;
-    first_line = (OF_KEYS == 1 ? tile : p.tiles - 1u - tile) * BM;
-    rows = p.queries * p.group;
-    own_line = gl_SubgroupID * FM;
-    n = keys_of(batch);
+    take_place(flat_group);
 
     ivec2 walk;
     ivec2 clear;

@@ -5,6 +5,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
 
 #include "half.glsl"
 
@@ -75,9 +76,12 @@ layout(set = 0, binding = 5) readonly buffer Lse { float lse[]; };
 layout(set = 0, binding = 6) readonly buffer Delta { float delta[]; };
 layout(set = 0, binding = 7) readonly buffer Mask { uint mask[]; };
 layout(set = 0, binding = 8) readonly buffer Lens { uint lens[]; };
-layout(set = 0, binding = 9) writeonly buffer First { uvec4 first[]; };
+#ifndef RESULT
+#define RESULT uvec4
+#endif
+layout(set = 0, binding = 9) writeonly buffer First { RESULT first[]; };
 #if OF_KEYS
-layout(set = 0, binding = 10) writeonly buffer Second { uvec4 second[]; };
+layout(set = 0, binding = 10) writeonly buffer Second { RESULT second[]; };
 #endif
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>

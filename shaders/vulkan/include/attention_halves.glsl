@@ -21,6 +21,8 @@
 #define ELEMENT float16_t
 #define BIAS_AT(at) uintBitsToFloat(mask[at])
 
+#define LSE_AT 8
+
 #include "attention_setup.glsl"
 
 layout(set = 0, binding = 7) writeonly buffer Rest { uint rest[]; };
@@ -92,6 +94,9 @@ uvec4 results_of(uint from, float total) {
 }
 
 #include "attention_results.glsl"
+#if KEEPS_LSE
+#include "attention_kept.glsl"
+#endif
 
 void main() {
     uint flat_group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
@@ -160,6 +165,12 @@ void main() {
         store_keys();
     }
     barrier();
+#if KEEPS_LSE
+    keep_centers();
     finish_weights();
+    store_lse();
+#else
+    finish_weights();
+#endif
     store_results();
 }

@@ -40,10 +40,13 @@ uint rows;
 // The subgroup's first row in the tile.
 uint own_row;
 
+#include "attention_order.glsl"
+
 void take_place(uint flat_group) {
-    batch = flat_group / p.tiles / p.kv_heads;
-    head = flat_group / p.tiles % p.kv_heads;
-    first_row = (p.tiles - 1u - flat_group % p.tiles) * BM;
+    uvec2 taken = take_tile(flat_group);
+    batch = taken.x / p.kv_heads;
+    head = taken.x % p.kv_heads;
+    first_row = (p.tiles - 1u - taken.y) * BM;
     rows = p.queries * p.group;
     own_row = gl_SubgroupID * WM;
 }

@@ -69,7 +69,10 @@ layout(set = 0, binding = 4) readonly buffer Mask { uint mask[]; };
 layout(set = 0, binding = 5) readonly buffer Lens { uint lens[]; };
 layout(set = 0, binding = 6) writeonly buffer Y { uvec4 y[]; };
 #if KEEPS_LSE // the logarithms of sums of exponentials are a result
-layout(set = 0, binding = 7) writeonly buffer Lse { float lse[]; };
+#ifndef LSE_AT
+#define LSE_AT 7
+#endif
+layout(set = 0, binding = LSE_AT) writeonly buffer Lse { float lse[]; };
 #endif
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>

@@ -37,6 +37,7 @@ const GROUPS: &[Group] = &[
     ("spectra", spectra::spectra),
     #[cfg(feature = "splat")]
     ("splats", splats::splats),
+    ("training_attention", training::training_attention),
     ("training", training::training),
     ("chain", kernels::chain),
     ("maps", kernels::maps),

@@ -12,10 +12,17 @@ use crate::kernels::{Measured, RUNS, WARM_UP, measure};
 use crate::report::median;
 use crate::{Bench, Result};
 
-pub(crate) fn training(b: &mut Bench) -> Result<()> {
+/// Gradients of attention, which `training` names as well.
+pub(crate) fn training_attention(b: &mut Bench) -> Result<()> {
     for dtype in [DType::F16, DType::F32] {
         attention(b, dtype, false)?;
         attention(b, dtype, true)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn training(b: &mut Bench) -> Result<()> {
+    for dtype in [DType::F16, DType::F32] {
         rows(b, dtype)?;
         cross_entropy(b, dtype)?;
         embedding(b, dtype)?;

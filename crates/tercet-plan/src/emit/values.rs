@@ -13,6 +13,13 @@ pub(crate) enum Order {
     Dense,
     /// As fragments of matrices take them (`matmul/prepack.rs`).
     Laid,
+    /// As pairs of F16 (`attention/pairs.rs`), of rows of so many query heads of a key head and so many columns; those that
+    /// these lengths count.
+    Pairs {
+        group: usize,
+        columns: u32,
+        lens: Option<SlotId>,
+    },
 }
 
 /// Where values of the graph lie so far.
@@ -92,18 +99,39 @@ impl<'a> Emit<'a> {
         order: Order,
         write: impl FnOnce(&mut Self, &View) -> Result<(), CompileError>,
     ) -> Result<View, CompileError> {
+        self.once(view, order, |e| {
+            let constant = e.is_constant(view) && all_known(view.layout.shape());
+            e.as_constant(constant, |e| {
+                let to = e.temp(view.dtype, view.layout.shape())?;
+                write(e, &to)?;
+                Ok::<_, CompileError>(to)
+            })
+        })
+    }
+
+    /// What the closure makes of a view, once for each order.
+    ///
+    /// # Errors
+    /// The closure's.
+    pub(crate) fn once(
+        &mut self,
+        view: &View,
+        order: Order,
+        make: impl FnOnce(&mut Self) -> Result<View, CompileError>,
+    ) -> Result<View, CompileError> {
         let same = |(from, of, _): &&(View, Order, View)| from == view && *of == order;
         if let Some((.., done)) = self.values.copies.iter().find(same) {
             return Ok(done.clone());
         }
-        let constant = self.is_constant(view) && all_known(view.layout.shape());
-        let done = self.as_constant(constant, |e| {
-            let to = e.temp(view.dtype, view.layout.shape())?;
-            write(e, &to)?;
-            Ok::<_, CompileError>(to)
-        })?;
-        // A state changes in the run: a copy of it is good only where it was made.
-        if !matches!(self.home(view.slot), Home::At(Buffer::State(_), _)) {
+        let done = make(self)?;
+        // A state changes in the run: a copy of it is good only where it was made. Unless nothing is assigned to it.
+        let is_state = matches!(self.home(view.slot), Home::At(Buffer::State(_), _));
+        let stays = |e: &Self| {
+            let mut assigns = e.graph.assigns().iter();
+            matches!(order, Order::Pairs { .. })
+                && !assigns.any(|to| e.view(to.state).slot == view.slot)
+        };
+        if !is_state || stays(self) {
             self.values.copies.push((view.clone(), order, done.clone()));
         }
         Ok(done)

@@ -81,6 +81,7 @@ pub static FAMILIES: &[&Family] = &[
     &arg_extreme::ARG_EXTREMES,
     &attention::FAMILY,
     &attention::training::FAMILY,
+    &attention::training_pairs::FAMILY,
     &rope::FAMILY,
     &gather::GATHERS,
     &indexed::INDEXED,

@@ -1,4 +1,4 @@
-//! Attention backwards. In F16 [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
+//! Attention backwards. In F16, and in F32 where there are many scores, [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
 //! [`AttentionWithLse`] keeps.
 //!
 //! The cotangent of a bias is as large as the scores; and no executor has kernels of other dtypes without the scores, where
@@ -19,9 +19,30 @@ use crate::ops::{
 };
 use crate::scalar::CompareFn;
 
+/// Scores of a key head below which they are made in F32: kernels without them do not pay, and `delta` would only add roundings.
+const FEW_SCORES: usize = 8192;
+
+/// The scores of a key head, where the sizes are known.
+fn scores_of(op: &Attention, v: &Vjp<'_>) -> Option<usize> {
+    let seq = match op.layout {
+        Layout::Bhsd => 2,
+        Layout::Bshd => 1,
+    };
+    let queries = v.shape(v.x(0))[seq].known()?;
+    let keys = v.shape(v.x(1))[seq].known()?;
+    queries
+        .checked_mul(op.q_heads / op.kv_heads)?
+        .checked_mul(keys)
+}
+
 pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let wants_bias = op.mask == MaskKind::Bias && v.wants(3);
-    match v.dtype(v.x(0)) == DType::F16 && !wants_bias {
+    let has_kernels = match v.dtype(v.x(0)) {
+        DType::F16 => true,
+        DType::F32 => scores_of(op, v).is_some_and(|n| n >= FEW_SCORES),
+        _ => false,
+    };
+    match has_kernels && !wants_bias {
         true => without_scores(op, v),
         false => through_scores(op, v),
     }

@@ -30,7 +30,8 @@ like_attention! {
     /// 0; `dp = dy . v`; the cotangent of the product of query and key is `ds = p (dp - delta)` times the derivative of the
     /// score by the product. `dv` is the sum of `p dy` over the queries of all heads that read it, `dk` that of `ds q`, `dq`
     /// that of `ds k` over the keys. `lse` is the second result of
-    /// [`AttentionWithLse`](super::AttentionWithLse), `delta[b, h, i]` is `dy . y`.
+    /// [`AttentionWithLse`](super::AttentionWithLse), `delta[b, h, i]` is `dy . y`. They have
+    /// to be that: who computes the cotangents may make them again.
     ///
     /// Weights and `ds` may be rounded to the dtype of `q` before they are summed; sums are in F32 or wider. Keys and values that
     /// are not seen must be finite.

@@ -2,12 +2,15 @@
 //!
 //! Factors of products are in the operands' dtype, sums in F32 or wider. Groups of query heads are rows of one product, so
 //! that the sums over a group are those of the product.
+//!
+//! Of F16 the weights are made from the sums that were kept. Of wider dtypes they are a softmax, and `delta` is the sum of `p dp`: what the
+//! operands are by definition, without the roundings of `y`, so that cotangents that are zero come out as zero.
 
 use super::{Operands, masked, operands, scores};
 use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::Builder;
-use crate::ops::{AttentionGradOf, Layout, MaskKind, Op};
+use crate::ops::{AttentionGradOf, Layout, MaskKind, Op, ReduceFn, Softmax};
 use crate::rules::Applied;
 use crate::rules::util::Built;
 use crate::scalar::{BinaryFn, CompareFn, UnaryFn};
@@ -49,9 +52,13 @@ pub(super) fn attention_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> 
     };
     let hides = o.mask != MaskKind::None || len.is_some();
     let seen = masked(b, &o, s, mask, len, &dims)?;
-    let p = weights(b, seen, lse, hides)?;
+    let keeps_sums = parts.dtype == DType::F16;
+    let p = match keeps_sums {
+        true => weights(b, seen, lse, hides)?,
+        false => b.add(Softmax { axis: 3 }, &[seen])?,
+    };
     let products = Products { p, dy, v, hides };
-    let ds = products.of_scores(b, &parts, delta)?;
+    let ds = products.of_scores(b, &parts, keeps_sums.then_some(delta))?;
     let slope = b.scalar(b.dtype(ds), o.scale_for(all.head_dim))?;
     let ds = match o.softcap {
         None => ds,
@@ -109,8 +116,8 @@ struct Products {
 }
 
 impl Products {
-    /// `p (dy vT - delta)`, `[batch, heads, queries, keys]`.
-    fn of_scores(&self, b: &mut Builder<'_>, parts: &Parts, delta: Value) -> Built {
+    /// `p (dy vT - delta)`, `[batch, heads, queries, keys]`; the sum of `p dy vT` where no `delta` is given.
+    fn of_scores(&self, b: &mut Builder<'_>, parts: &Parts, delta: Option<Value>) -> Built {
         let values = parts.heads_first(b, self.v)?;
         let dy = parts.rows(b, self.dy)?;
         let (values, dy) = (b.widen(values)?, b.widen(dy)?);
@@ -123,9 +130,17 @@ impl Products {
             let weighs = b.compare(CompareFn::Gt, self.p, zero)?;
             dp = b.select(weighs, dp, zero)?;
         }
-        let mut shape = b.shape(delta).into_dims();
-        shape.push(1.into());
-        let delta = b.reshape(delta, shape)?;
+        let delta = match delta {
+            Some(delta) => {
+                let mut shape = b.shape(delta).into_dims();
+                shape.push(1.into());
+                b.reshape(delta, shape)?
+            }
+            None => {
+                let weighed = b.binary(BinaryFn::Mul, self.p, dp)?;
+                b.reduce(ReduceFn::Sum, weighed, &[3])?
+            }
+        };
         let rest = b.binary(BinaryFn::Sub, dp, delta)?;
         b.binary(BinaryFn::Mul, self.p, rest)
     }

@@ -102,6 +102,17 @@ pub(super) static PAIRS: Kernel<AttentionCoopParams> =
 pub(super) static CONVERT_PAIRS: Kernel<AttentionCoopParams> =
     module!("attention_halves_convert_f32", Access::Write);
 
+/// The same, with the logarithms of sums as one more result; weights become factors as above.
+pub(super) static LSE_PAIRS: Kernel<AttentionCoopParams> =
+    module!("attention_halves_lse_f32", Access::Write, Access::Write);
+
+/// The same where weights become factors by a conversion.
+pub(super) static CONVERT_LSE_PAIRS: Kernel<AttentionCoopParams> = module!(
+    "attention_halves_convert_lse_f32",
+    Access::Write,
+    Access::Write
+);
+
 /// What operands are multiplied as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Factors {
@@ -303,13 +314,13 @@ pub(super) fn tiling(
     })
 }
 
-/// Runs it on queries, keys and values in these slots. Results beside `y`: of F32 the heads that are left, of F16 the logarithms
-/// of sums, if they are wanted.
+/// Runs it on queries, keys and values in these slots. Results beside `y`: of F32 the heads that are left, and the logarithms
+/// of sums if they are wanted.
 pub(super) fn dispatch(
     e: &mut Emit<'_>,
     p: &AttentionProblem<'_>,
     [q, k, v]: [SlotId; 3],
-    (y, beside): (SlotId, Option<SlotId>),
+    (y, beside): (SlotId, &[SlotId]),
     tiling: &AttentionTiling,
 ) {
     // Long: a list of the shader's numbers.
@@ -377,14 +388,22 @@ pub(super) fn dispatch(
     ];
     let [_, _, _, mask, lens] = p.slots;
     let grid = e.flat_grid(groups);
-    let args: Vec<SlotId> = [q, k, v, mask, lens, y].into_iter().chain(beside).collect();
-    let kernel = match (tiling.factors, beside, tiling.converts) {
-        (Factors::Halves, None, false) => &F16,
-        (Factors::Halves, None, true) => &CONVERT_F16,
-        (Factors::Halves, Some(_), false) => &LSE_F16,
-        (Factors::Halves, Some(_), true) => &CONVERT_LSE_F16,
-        (Factors::Pairs, _, false) => &PAIRS,
-        (Factors::Pairs, _, true) => &CONVERT_PAIRS,
+    let mut args = vec![q, k, v, mask, lens, y];
+    args.extend(beside);
+    // Pairs always say which heads are left.
+    let keeps_lse = match tiling.factors {
+        Factors::Halves => !beside.is_empty(),
+        Factors::Pairs => beside.len() > 1,
+    };
+    let kernel = match (tiling.factors, keeps_lse, tiling.converts) {
+        (Factors::Halves, false, false) => &F16,
+        (Factors::Halves, false, true) => &CONVERT_F16,
+        (Factors::Halves, true, false) => &LSE_F16,
+        (Factors::Halves, true, true) => &CONVERT_LSE_F16,
+        (Factors::Pairs, false, false) => &PAIRS,
+        (Factors::Pairs, false, true) => &CONVERT_PAIRS,
+        (Factors::Pairs, true, false) => &LSE_PAIRS,
+        (Factors::Pairs, true, true) => &CONVERT_LSE_PAIRS,
     };
     e.dispatch(kernel, &consts, &args, &params, grid);
 }

@@ -18,6 +18,7 @@ mod one;
 mod pairs;
 mod token;
 pub(crate) mod training;
+pub(crate) mod training_pairs;
 mod variants;
 
 use tercet_ir::layout::Term;

@@ -56,34 +56,35 @@ pub(super) fn fit(
 }
 
 /// The 32-bit words of a chunk.
-fn chunk_len(columns: usize) -> usize {
+pub(super) fn chunk_len(columns: usize) -> usize {
     CHUNK * columns + SCALE_LEN
 }
 
 /// Rows of queries, keys or values: where they begin, and how many they are.
-struct PairRows {
+pub(super) struct PairRows {
     /// The offset, and the strides of batch, head and position.
-    strides: [Num; 4],
+    pub(super) strides: [Num; 4],
     /// In a run, and at most.
-    count: Num,
-    bound: usize,
-    group: Num,
-    dim: Num,
+    pub(super) count: Num,
+    pub(super) bound: usize,
+    pub(super) group: Num,
+    pub(super) dim: Num,
     /// Of a pair's halves, in whole fragments.
-    columns: u32,
+    pub(super) columns: u32,
     /// A run may say how many count.
-    has_lens: bool,
-    sign: f32,
+    pub(super) has_lens: bool,
+    pub(super) sign: f32,
 }
 
-/// Emits the pairs, the products, and what is left.
+/// Emits the pairs, the products, and what is left; the key heads that are left. The logarithms of sums go to `lse`, but for those heads.
 pub(super) fn emit(
     e: &mut Emit<'_>,
     p: &AttentionProblem<'_>,
     y: &View,
+    lse: Option<SlotId>,
     queries: usize,
     tiling: &AttentionTiling,
-) -> Result<(), CompileError> {
+) -> Result<SlotId, CompileError> {
     let b = p.block.clone();
     let [q, k, v, _, _] = p.slots;
     let [head_columns, value_columns] = tiling.dims();
@@ -113,27 +114,24 @@ pub(super) fn emit(
         columns: value_columns,
         ..keys
     };
-    let q = split(e, p, q, &queries)?;
-    let k = split(e, p, k, &keys)?;
-    let v = split(e, p, v, &values)?;
+    let q = split(e, p, q, &queries)?.slot;
+    let k = split(e, p, k, &keys)?.slot;
+    let v = split(e, p, v, &values)?.slot;
     let rest = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(p.op.kv_heads)])?;
-    coop::dispatch(e, p, [q, k, v], (y.slot, Some(rest.slot)), tiling);
-    variants::many(
-        e,
-        p,
-        y,
-        queries.bound.div_ceil(p.group()),
-        Tiles::Rest(rest.slot),
-    )
+    let beside: Vec<SlotId> = [rest.slot].into_iter().chain(lse).collect();
+    coop::dispatch(e, p, [q, k, v], (y.slot, &beside), tiling);
+    let queries = queries.bound.div_ceil(p.group());
+    variants::many(e, p, y, queries, Tiles::Rest(rest.slot))?;
+    Ok(rest.slot)
 }
 
 /// The pairs of an operand's rows.
-fn split(
+pub(super) fn split(
     e: &mut Emit<'_>,
     p: &AttentionProblem<'_>,
     operand: SlotId,
     of: &PairRows,
-) -> Result<SlotId, CompileError> {
+) -> Result<View, CompileError> {
     let chunks = e.tape().ceil_div(of.count, CHUNK as u32);
     let groups = variants::groups(e, p, &[chunks]);
     let [offset, of_batch, of_head, of_seq] = of.strides;
@@ -163,5 +161,5 @@ fn split(
     let grid = e.flat_grid(groups);
     let args = [operand, p.slots[4], pairs.slot];
     e.dispatch(&SPLIT, &[of.columns], &args, &params, grid);
-    Ok(pairs.slot)
+    Ok(pairs)
 }

@@ -146,7 +146,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
             let Some(tiling) = coop::tiling(e, &p, &y, queries)? else {
                 unreachable!("invariant: the family supports it")
             };
-            let results = (y.slot, Some(lse.slot));
+            let results = (y.slot, &[lse.slot][..]);
             coop::dispatch(e, &p, [q.slot, k.slot, v.slot], results, &tiling);
             Ok(())
         }
@@ -237,7 +237,7 @@ fn lower_grad(e: &mut Emit<'_>, node: &Node, of: AttentionGradOf) -> Result<(), 
     Ok(())
 }
 
-fn params(
+pub(super) fn params(
     e: &mut Emit<'_>,
     p: &AttentionProblem<'_>,
     dy: &View,

@@ -178,7 +178,7 @@ fn of_many<'p>() -> [Variant<Asked<'p>>; 4] {
             emit: |e, a| match coop::tiling(e, a.problem, a.y, a.queries)? {
                 Some(tiling) => {
                     let [q, k, v, ..] = a.problem.slots;
-                    coop::dispatch(e, a.problem, [q, k, v], (a.y.slot, None), &tiling);
+                    coop::dispatch(e, a.problem, [q, k, v], (a.y.slot, &[]), &tiling);
                     Ok(())
                 }
                 None => unreachable!("invariant: the variant supports it"),
@@ -195,7 +195,7 @@ fn of_many<'p>() -> [Variant<Asked<'p>>; 4] {
                 a.seconds_of_products(e, [rates.matrices.per_s, rates.attention.many_queries[1]])
             },
             emit: |e, a| match coop::tiling(e, a.problem, a.y, a.queries)? {
-                Some(tiling) => pairs::emit(e, a.problem, a.y, a.queries, &tiling),
+                Some(tiling) => pairs::emit(e, a.problem, a.y, None, a.queries, &tiling).map(drop),
                 None => unreachable!("invariant: the variant supports it"),
             },
         },

@@ -145,19 +145,34 @@ fn attention_backwards_multiplies_narrow_factors_where_there_are_matrices() {
 }
 
 #[test]
-fn attention_backwards_in_f16_has_no_scores_where_there_are_matrices() {
-    let x = || Type::new(DType::F16, [2, 4, 256, 64]);
-    let p = backward(&Caps::h200(), &[x(), x(), x()], 3, |g, v| {
-        let options = tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::Layout::Bhsd);
-        g.attention(v[0], v[1], v[2], options)
-    });
-    let names = names(&p);
-    let count = |start: &str| names.iter().filter(|n| n.starts_with(start)).count();
-    // The way forward is computed once, with what the gradients need of it.
-    assert_eq!(count("attention_convert_lse_f16"), 1, "{names:#?}");
-    assert_eq!(count("attention_grad_queries"), 1, "{names:#?}");
-    assert_eq!(count("attention_grad_keys"), 1, "{names:#?}");
-    assert_eq!(count("gemm"), 0, "{names:#?}");
+fn attention_backwards_has_no_scores_where_there_are_matrices() {
+    let of = |dtype, caps: &Caps, len: usize| {
+        let x = || Type::new(dtype, [2, 4, len, 64]);
+        let p = backward(caps, &[x(), x(), x()], 3, |g, v| {
+            let options = tercet_ir::ops::AttentionOptions::new(4, 4, tercet_ir::ops::Layout::Bhsd);
+            g.attention(v[0], v[1], v[2], options)
+        });
+        names(&p)
+    };
+    // Pairs of queries, keys and values are made on the way forward, and with those of cotangents once for both gradients.
+    for (dtype, forward, pairs) in [
+        (DType::F16, "attention_convert_lse_f16", 0),
+        (DType::F32, "attention_halves_convert_lse_f32", 3 + 4),
+    ] {
+        let names = of(dtype, &Caps::h200(), 256);
+        let count = |start: &str| names.iter().filter(|n| n.starts_with(start)).count();
+        // The way forward is computed once, with what the gradients need of it.
+        assert_eq!(count(forward), 1, "{names:#?}");
+        assert_eq!(count("attention_split"), pairs, "{names:#?}");
+        assert_eq!(count("attention_grad_queries_convert"), 1, "{names:#?}");
+        assert_eq!(count("attention_grad_keys_convert"), 1, "{names:#?}");
+        assert_eq!(count("gemm"), 0, "{names:#?}");
+    }
+    for (caps, len) in [(Caps::h200(), 64), (Caps::browser(), 256)] {
+        let names = of(DType::F32, &caps, len);
+        let grads = names.iter().filter(|n| n.starts_with("attention_grad"));
+        assert_eq!(grads.count(), 0, "{names:#?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,490 @@
+//! F32 attention that keeps the logarithms of its sums, and its gradients, as pairs of F16 on cooperative matrices.
+//!
+//! The shader of the gradients is `shaders/vulkan/include/attention_grad_pairs.glsl`. Key heads that pairs do not hold as well as
+//! F32 does are left to kernels on F32 (`attention_grad_rest.glsl`, `attention_lse_rest.glsl`), as on the way forward (ADR 0010).
+
+use tercet_ir::ops::{Attention, AttentionGradOf, MaskKind};
+use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support};
+
+use super::coop::{self, AttentionTiling, Factors};
+use super::pairs::{self, PairRows};
+use super::training::{AttentionGradParams, params};
+use super::{AttentionProblem, Rest, is_whole, problem, variants};
+use crate::caps::{Caps, CoopShape};
+use crate::emit::{Emit, Order, View};
+use crate::families::{Family, copy, missing};
+use crate::kernel::{Access, Kernel};
+use crate::num::Num;
+use crate::program::SlotId;
+
+/// A module with operands, statistics, mask and lengths, and the access of what follows.
+macro_rules! module {
+    ($name:literal, $($more:expr),*) => {
+        Kernel::spirv(
+            $name,
+            include_bytes!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/../../shaders/vulkan/spirv/",
+                $name,
+                ".spv"
+            )),
+            &[
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                Access::Read,
+                $($more,)*
+            ],
+            &[
+                "THREADS", "SUBGROUP", "FM", "FN", "FK", "BM", "BN", "HEAD", "VALUE", "MASK", "CAPPED",
+            ],
+        )
+    };
+}
+
+static QUERIES: Kernel<AttentionGradParams> =
+    module!("attention_grad_queries_f32", Access::Write, Access::Write);
+static KEYS: Kernel<AttentionGradParams> = module!(
+    "attention_grad_keys_f32",
+    Access::Write,
+    Access::Write,
+    Access::Write
+);
+static CONVERT_QUERIES: Kernel<AttentionGradParams> = module!(
+    "attention_grad_queries_convert_f32",
+    Access::Write,
+    Access::Write
+);
+static CONVERT_KEYS: Kernel<AttentionGradParams> = module!(
+    "attention_grad_keys_convert_f32",
+    Access::Write,
+    Access::Write,
+    Access::Write
+);
+
+/// Of the key heads that the kernels above leave.
+static REST_QUERIES: Kernel<AttentionGradParams> = module!(
+    "attention_grad_queries_rest_f32",
+    Access::Write,
+    Access::Read
+);
+static REST_KEYS: Kernel<AttentionGradParams> = module!(
+    "attention_grad_keys_rest_f32",
+    Access::Write,
+    Access::Write,
+    Access::Read
+);
+static REST_LSE: Kernel<AttentionGradParams> =
+    module!("attention_lse_rest_f32", Access::Write, Access::Read);
+
+/// `AttentionWithLse` and `AttentionGrad` in F32.
+pub(crate) static FAMILY: Family = Family {
+    name: "attention_training_pairs",
+    ops: &[OpKind::AttentionWithLse, OpKind::AttentionGrad],
+    kernels: &[
+        &coop::LSE_PAIRS.def,
+        &coop::CONVERT_LSE_PAIRS.def,
+        &QUERIES.def,
+        &KEYS.def,
+        &CONVERT_QUERIES.def,
+        &CONVERT_KEYS.def,
+        &REST_QUERIES.def,
+        &REST_KEYS.def,
+        &REST_LSE.def,
+    ],
+    supports,
+    lower,
+};
+
+/// Elements that the kernels load at a time.
+const LOAD: usize = 4;
+/// Own lines of a workgroup of the kernels on F32, and the square of that: its invocations. As in the shader.
+const REST_LINES: u32 = 16;
+
+/// Workgroups of a key head of the kernels on F32, which seldom have something to do.
+const REST_GROUPS: i64 = 8;
+
+/// Sizes of an attention, all of them known.
+struct Sizes {
+    batch: usize,
+    kv_heads: usize,
+    /// Queries of all query heads of a key head.
+    rows: usize,
+    keys: usize,
+    /// Elements of a query and of a value.
+    dims: [usize; 2],
+}
+
+impl Sizes {
+    fn of(graph: &Graph, node: &Node, op: &Attention) -> Option<Sizes> {
+        let [q, k, v] = [0, 1, 2].map(|at| &graph.ty(node.inputs[at]).shape);
+        let seq = op.layout.seq_axis();
+        let group = op.q_heads / op.kv_heads;
+        Some(Sizes {
+            batch: q[0].known()?,
+            kv_heads: op.kv_heads,
+            rows: q[seq].known()?.checked_mul(group)?,
+            keys: k[seq].known()?,
+            dims: [q[3].known()?, v[3].known()?],
+        })
+    }
+
+    /// The bytes of the pairs of the largest operand, of lines of so many columns.
+    fn most_bytes(&self, columns: u32) -> u64 {
+        let lines = self.rows.max(self.keys).div_ceil(pairs::CHUNK);
+        let heads = self.batch.saturating_mul(self.kv_heads);
+        let words = lines.saturating_mul(pairs::chunk_len(columns as usize));
+        words.saturating_mul(heads).saturating_mul(4) as u64
+    }
+}
+
+fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
+    let op = match &node.op {
+        Op::AttentionWithLse(op) => op.attention(),
+        Op::AttentionGrad(op) => op.attention(),
+        _ => unreachable!("invariant: a family is asked for its own operators"),
+    };
+    if graph.ty(node.inputs[0]).dtype != DType::F32 {
+        return missing("pairs of F16 are made of F32");
+    }
+    if op.mask == MaskKind::Bias {
+        return missing("a bias may be so large that the sums of F32 do not tell keys apart");
+    }
+    let Some(sizes) = Sizes::of(graph, node, &op) else {
+        return missing("not all sizes are known");
+    };
+    let [head_dim, value_dim] = sizes.dims;
+    let is_whole = |dim: usize| dim > 0 && dim.is_multiple_of(LOAD);
+    if sizes.batch == 0 || !is_whole(head_dim) || !is_whole(value_dim) {
+        return missing("head dims are not whole vectors of four, or something is empty");
+    }
+    if sizes.rows.saturating_mul(sizes.keys) < caps.device.rates.attention.pairs {
+        return missing("so few scores are faster as products");
+    }
+    let heads = sizes.batch.saturating_mul(sizes.kv_heads);
+    let forward = AttentionTiling::choose(caps, sizes.dims, sizes.rows, heads, Factors::Pairs);
+    let (Some(forward), Some(backward)) = (forward, PairTiling::choose(caps, sizes.dims)) else {
+        return missing(
+            "it needs cooperative matrices of F16 and room for pairs of heads of this size",
+        );
+    };
+    let columns = forward.dims().into_iter().chain(backward.dims).max();
+    if columns.is_none_or(|n| sizes.most_bytes(n) > caps.max_binding_bytes) {
+        return missing("pairs of an operand exceed one binding");
+    }
+    Support::Native
+}
+
+fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
+    match &node.op {
+        Op::AttentionWithLse(op) => lower_with_lse(e, node, &op.attention()),
+        Op::AttentionGrad(op) => lower_grad(e, node, op.of, &op.attention()),
+        _ => unreachable!("invariant: a family lowers its own operators"),
+    }
+}
+
+/// The first operands as rows of whole vectors, in slots of their own: not where the mask is, whose type is another. Copied
+/// where they are not.
+fn vectors<const N: usize>(
+    e: &mut Emit<'_>,
+    node: &Node,
+    mask: Option<&View>,
+) -> Result<[View; N], CompileError> {
+    let mut views = Vec::with_capacity(N);
+    for at in 0..N {
+        let view = e.view(node.inputs[at]);
+        let is_apart = mask.is_none_or(|mask| mask.slot != view.slot);
+        views.push(match is_apart && is_whole(&view, LOAD) {
+            true => view,
+            false => e.in_order(&view, Order::Dense, |e, to| copy::emit(e, &view, to))?,
+        });
+    }
+    let Ok(views) = views.try_into() else {
+        unreachable!("invariant: as many views as asked for")
+    };
+    Ok(views)
+}
+
+fn lower_with_lse(e: &mut Emit<'_>, node: &Node, op: &Attention) -> Result<(), CompileError> {
+    let rest = Rest::of(e, op, node, 3)?;
+    let [q, k, v] = vectors(e, node, rest.mask.as_ref())?;
+    let (y, lse) = (e.result(0)?, e.result(1)?);
+    let p = problem(e, op, [&q, &k, &v, &y], &rest)?;
+    let queries = e.bound(p.queries)?;
+    let Some(tiling) = coop::tiling(e, &p, &y, queries)? else {
+        unreachable!("invariant: the family supports it")
+    };
+    let left = pairs::emit(e, &p, &y, Some(lse.slot), queries, &tiling)?;
+    let absent = e.absent()?;
+    let args = [q.slot, k.slot, v.slot, q.slot, absent, absent];
+    emit_rest(e, &p, &y, &REST_LSE, &args, [&lse, &lse], left);
+    Ok(())
+}
+
+fn lower_grad(
+    e: &mut Emit<'_>,
+    node: &Node,
+    of: AttentionGradOf,
+    op: &Attention,
+) -> Result<(), CompileError> {
+    let rest = Rest::of(e, op, node, 6)?;
+    let [q, k, v, dy] = vectors(e, node, rest.mask.as_ref())?;
+    let (lse, delta) = (e.view(node.inputs[4]), e.view(node.inputs[5]));
+    let (lse, delta) = (e.dense(&lse)?, e.dense(&delta)?);
+    let p = problem(e, op, [&q, &k, &v, &dy], &rest)?;
+    let Some(tiling) = PairTiling::choose(e.caps, [p.head_dim, p.value_dim]) else {
+        unreachable!("invariant: the family supports it")
+    };
+    let split = split(e, &p, [&q, &k, &v, &dy], &tiling)?;
+    let first = e.result(0)?;
+    let results = match of {
+        AttentionGradOf::Queries => vec![first],
+        AttentionGradOf::Keys => vec![first, e.result(1)?],
+    };
+    let ends = [&results[0], results.last().unwrap_or(&results[0])];
+    let lines = match of {
+        AttentionGradOf::Queries => variants::rows(e, &p),
+        AttentionGradOf::Keys => p.block.keys,
+    };
+    let tiles = e.tape().ceil_div(lines, tiling.lines());
+    let groups = variants::groups(e, &p, &[tiles]);
+    let block = params(e, &p, &dy, ends, [tiles, groups]);
+    let left = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(op.kv_heads)])?;
+    let mut args = split.to_vec();
+    args.extend([lse.slot, delta.slot, p.slots[3], p.slots[4]]);
+    args.extend(results.iter().map(|view| view.slot));
+    args.push(left.slot);
+    let kernel = match (of, tiling.converts) {
+        (AttentionGradOf::Queries, false) => &QUERIES,
+        (AttentionGradOf::Queries, true) => &CONVERT_QUERIES,
+        (AttentionGradOf::Keys, false) => &KEYS,
+        (AttentionGradOf::Keys, true) => &CONVERT_KEYS,
+    };
+    let grid = e.flat_grid(groups);
+    e.dispatch(kernel, &tiling.consts(&p), &args, &block, grid);
+    let kernel = match of {
+        AttentionGradOf::Queries => &REST_QUERIES,
+        AttentionGradOf::Keys => &REST_KEYS,
+    };
+    let args = [q.slot, k.slot, v.slot, dy.slot, lse.slot, delta.slot];
+    emit_rest(e, &p, &dy, kernel, &args, ends, left.slot);
+    Ok(())
+}
+
+/// The key heads that are left, on F32.
+fn emit_rest(
+    e: &mut Emit<'_>,
+    p: &AttentionProblem<'_>,
+    dy: &View,
+    kernel: &'static Kernel<AttentionGradParams>,
+    operands: &[SlotId; 6],
+    [first, second]: [&View; 2],
+    left: SlotId,
+) {
+    let tiles = Num::Const(REST_GROUPS);
+    let groups = variants::groups(e, p, &[tiles]);
+    let has_strides = first.layout.shape().len() == 4;
+    let ends = if has_strides {
+        [first, second]
+    } else {
+        [dy, dy]
+    };
+    let block = params(e, p, dy, ends, [tiles, groups]);
+    let mut args = operands.to_vec();
+    args.extend([p.slots[3], p.slots[4], first.slot]);
+    if second.slot != first.slot {
+        args.push(second.slot);
+    }
+    args.push(left);
+    let [head, value] = [p.head_dim, p.value_dim].map(|dim| dim as u32);
+    let consts = [
+        REST_LINES * REST_LINES,
+        e.caps.subgroup.unwrap_or(REST_LINES),
+        REST_LINES,
+        REST_LINES,
+        REST_LINES,
+        REST_LINES,
+        REST_LINES,
+        head,
+        value,
+        u32::from(p.op.mask == MaskKind::Keep),
+        u32::from(p.op.softcap.is_some()),
+    ];
+    let grid = e.flat_grid(groups);
+    e.dispatch(kernel, &consts, &args, &block, grid);
+}
+
+/// The pairs of queries, keys, values and `dy`: made once for the gradients of queries and for those of keys.
+fn split(
+    e: &mut Emit<'_>,
+    p: &AttentionProblem<'_>,
+    [q, k, v, dy]: [&View; 4],
+    tiling: &PairTiling,
+) -> Result<[SlotId; 4], CompileError> {
+    let b = p.block.clone();
+    let [head_columns, value_columns] = tiling.dims;
+    let queries = PairRows {
+        strides: [b.q_offset, b.q_batch, b.q_head, b.q_seq],
+        count: variants::rows(e, p),
+        bound: e.bound(p.queries)?.saturating_mul(p.group()),
+        group: b.group,
+        dim: b.head_dim,
+        columns: head_columns,
+        has_lens: false,
+        sign: 1.0,
+    };
+    let keys = PairRows {
+        strides: [b.k_offset, b.k_batch, b.k_head, b.k_seq],
+        count: b.keys,
+        bound: e.bound(p.keys)?,
+        group: Num::ONE,
+        has_lens: p.op.kv_len,
+        ..queries
+    };
+    let values = PairRows {
+        strides: [b.v_offset, b.v_batch, b.v_head, b.v_seq],
+        dim: b.value_dim,
+        columns: value_columns,
+        ..keys
+    };
+    let cotangents = PairRows {
+        strides: [e.offset(dy), b.y_batch, b.y_head, b.y_seq],
+        dim: b.value_dim,
+        columns: value_columns,
+        ..queries
+    };
+    let mut once = |view: &View, rows: &PairRows, group: usize| {
+        let order = Order::Pairs {
+            group,
+            columns: rows.columns,
+            lens: rows.has_lens.then_some(p.slots[4]),
+        };
+        let pairs = e.once(view, order, |e| pairs::split(e, p, view.slot, rows))?;
+        Ok::<_, CompileError>(pairs.slot)
+    };
+    Ok([
+        once(q, &queries, p.group())?,
+        once(k, &keys, 1)?,
+        once(v, &values, 1)?,
+        once(dy, &cotangents, p.group())?,
+    ])
+}
+
+/// How gradients of attention are divided over workgroups, subgroups and fragments of halves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PairTiling {
+    /// Invocations of a subgroup, which has one strip of lines.
+    subgroup: u32,
+    /// Strips of a workgroup.
+    subgroups: u32,
+    /// The device's matrices, `m n k`.
+    fragment: [u32; 3],
+    /// Walked lines of a step.
+    step: u32,
+    /// Elements of a query and of a value, in whole fragments.
+    dims: [u32; 2],
+    /// Weights become factors by a conversion.
+    converts: bool,
+}
+
+impl PairTiling {
+    /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
+    fn choose(caps: &Caps, dims: [usize; 2]) -> Option<PairTiling> {
+        let subgroup = caps.subgroup?;
+        if !caps.spirv {
+            return None;
+        }
+        let &CoopShape { m, n, k, .. } = coop::shape(caps)?;
+        let whole = n.max(k);
+        let dim = |size: usize| Some(u32::try_from(size).ok()?.next_multiple_of(whole));
+        let dims = [dim(dims[0])?, dim(dims[1])?];
+        let of = |[subgroups, step]: [u32; 2]| PairTiling {
+            subgroup,
+            subgroups,
+            fragment: [m, n, k],
+            step,
+            dims,
+            converts: caps.coop_converts && n == k,
+        };
+        let room = caps.device.held(subgroup);
+        let chunk = pairs::CHUNK as u32;
+        let fits = |t: &PairTiling| {
+            // What has one scale is not cut across.
+            chunk.is_multiple_of(t.step)
+                && chunk.is_multiple_of(m)
+                && t.step.is_multiple_of(whole)
+                && t.held() <= room + room / 4
+                && t.shared_bytes() <= caps.workgroup_bytes
+                && t.threads() <= caps.max_workgroup
+                && t.step <= t.threads()
+        };
+        let has_rest = REST_LINES * REST_LINES <= caps.max_workgroup
+            && rest_shared_bytes(dims) <= caps.workgroup_bytes;
+        let tilings = [[8, 32], [4, 32], [4, 16], [2, 16]].map(of);
+        tilings.into_iter().find(|t| has_rest && fits(t))
+    }
+
+    /// The 32-bit numbers of an invocation in fragments: own pairs, sums, and those of one fragment of scores.
+    fn held(&self) -> u32 {
+        let dims = self.dims[0] + self.dims[1];
+        let columns = 2 * dims + 6 * self.fragment[1];
+        self.fragment[0] * columns / self.subgroup
+    }
+
+    /// Own lines of a workgroup.
+    fn lines(&self) -> u32 {
+        self.subgroups * self.fragment[0]
+    }
+
+    /// Invocations of a workgroup.
+    fn threads(&self) -> u32 {
+        self.subgroup * self.subgroups
+    }
+
+    fn consts(&self, p: &AttentionProblem<'_>) -> [u32; 11] {
+        let [fm, fn_, fk] = self.fragment;
+        [
+            self.threads(),
+            self.subgroup,
+            fm,
+            fn_,
+            fk,
+            self.lines(),
+            self.step,
+            self.dims[0],
+            self.dims[1],
+            u32::from(p.op.mask == MaskKind::Keep),
+            u32::from(p.op.softcap.is_some()),
+        ]
+    }
+
+    /// Shared memory of a workgroup, of the kernel that takes more. As in the shader.
+    fn shared_bytes(&self) -> u32 {
+        let [fm, fn_, fk] = self.fragment;
+        let [h_stride, v_stride] = self.dims.map(|d| 2 * d / 8 + 1);
+        let stages = 2 * self.step * (h_stride + v_stride);
+        let factors = match self.converts {
+            true => 0,
+            false => 2 * self.subgroups * fm * (2 * fk.max(fn_) / 8 + 1),
+        };
+        let most = self.dims[0].max(self.dims[1]) / fn_;
+        let together = if (4..=8).contains(&most) { 4 } else { most };
+        let results = self.subgroups * fm * (together * fn_ / 4 + 1);
+        let rows = self.lines().max(2 * self.step);
+        let words = (stages + factors).max(results) + rows + fm * fn_ / 4;
+        16 * words + 8 * rows + 16
+    }
+}
+
+/// Shared memory of the kernels on F32: lines of four operands, weights and `ds`.
+fn rest_shared_bytes(dims: [u32; 2]) -> u32 {
+    let lines = 2 * REST_LINES * (dims[0] + dims[1] + 2);
+    4 * (lines + 2 * REST_LINES * (REST_LINES + 1))
+}
+
+#[cfg(test)]
+mod tests;

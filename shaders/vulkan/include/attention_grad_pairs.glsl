@@ -1,0 +1,418 @@
+// Gradients of attention in f32 by f16 cooperative matrices, as exact as sums of f32: what attention_grad.glsl computes,
+// of operands as pairs of halves. What pairs are, how they lie, and what products of them lose: attention_halves.glsl. Here dy is an
+// operand, too, and the four of them must be held by halves; else nothing is made of the key head, and `rest` says so to the
+// kernel that comes after.
+//
+// How workgroups walk, and what their own operands, products and sums are: attention_grad.glsl. Other than there,
+// - own operands become fragments from where they lie, and a step has walked lines of one scale.
+// - Weights are pairs of halves times 2^HEADROOM. ds is times `lift`, a power of two that keeps the pairs of the subgroup's lines
+//   below 2^ROOM: it falls where ds grows, so that what halves lose is below 2^-30 of the greatest so far.
+// - Products of PART walked lines are summed from zero, those with low halves first, and added to the sums of f32.
+//
+// Constraints on constants: as there; CHUNK is a multiple of BN and of FM, BN of PART. Rows of results are whole words. No bias.
+
+#define ELEMENT float16_t
+#define BIAS_AT(at) 0.0
+
+#include "attention_grad_setup.glsl"
+
+#if OF_KEYS
+layout(set = 0, binding = 11) writeonly buffer Rest { uint rest[]; };
+#else
+layout(set = 0, binding = 10) writeonly buffer Rest { uint rest[]; };
+#endif
+
+// Rows with one scale, and the words that it takes.
+const uint CHUNK = 32;
+const uint SCALE_LEN = 8;
+
+// Fragments along the head dim as a summed axis and as columns, of queries and keys, of values; lines that become
+// factors together, and fragments of these.
+const uint HK = HEAD / FK;
+const uint HN = HEAD / FN;
+const uint VK = VALUE / FK;
+const uint VN = VALUE / FN;
+const uint PART = CONVERTS == 1 ? BN : FK > FN ? FK : FN;
+const uint PK = PART / FK;
+
+// In words of 16 bytes: 8 halves, or 4 sums. Rows in shared memory are one word longer than their data.
+const uint H_COLS = 2 * HEAD / 8;
+const uint V_COLS = 2 * VALUE / 8;
+const uint H_STRIDE = H_COLS + 1;
+const uint V_STRIDE = V_COLS + 1;
+const uint H_CHUNK = CHUNK * H_COLS + SCALE_LEN;
+const uint V_CHUNK = CHUNK * V_COLS + SCALE_LEN;
+const uint SECOND_AT = BN * H_STRIDE;
+const uint STAGE_LEN = SECOND_AT + BN * V_STRIDE;
+// High and low halves of a subgroup's factors on their way, where they are not converted: of ds, then of weights.
+const uint P_AT = 2 * STAGE_LEN;
+const uint P_STRIDE = 2 * PART / 8 + 1;
+const uint P_LEN = FM * P_STRIDE;
+const uint SUBGROUPS = BM / FM;
+const uint STEPS_LEN = P_AT + (CONVERTS == 1 ? 0 : 2 * SUBGROUPS * P_LEN);
+// At the end results, YF fragments of a strip at a time.
+const uint MOST = HN > VN ? HN : VN;
+const uint YF = MOST < 4 || MOST > 8 ? MOST : 4;
+const uint Y_STRIDE = YF * FN / 4 + 1;
+const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
+// What rows of queries see, of the own lines or of two steps, and a fragment that holds row FN + column.
+const uint ROW_AT = STEPS_LEN > Y_LEN ? STEPS_LEN : Y_LEN;
+const uint ROW_LEN = OF_KEYS == 1 ? 2 * BN : BM;
+const uint INDEX_AT = ROW_AT + ROW_LEN;
+shared uvec4 tiles[INDEX_AT + FM * FN / 4];
+// Log-sum-exp and delta of the same rows, by 16 bytes: fragments are loaded from here.
+shared vec4 numbers[2 * ROW_LEN / 4];
+#define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
+const uint DELTA_AT = ROW_LEN;
+
+// The greatest and the least scale of each operand.
+shared uint greatest[4];
+shared uint least[4];
+
+// Powers of two.
+const float HEADROOM = 13.0;
+const float ROOM = 15.0;
+// How many powers of two `lift` falls by, and how often at most.
+const float FALL = 8.0;
+const uint FALLS = 16;
+
+#include "attention_grad_place.glsl"
+
+uint chunks_of(uint count) { return (count + CHUNK - 1u) / CHUNK; }
+
+// The first word of the chunk of a line, of `count` lines; beyond the last, of that.
+uint chunk_at(uint line, uint count, uint len) {
+    uint chunks = chunks_of(count);
+    return ((batch * p.kv_heads + head) * chunks + min(line / CHUNK, chunks - 1u)) * len;
+}
+
+#if OF_KEYS
+#define OWN_FIRST k
+#define OWN_SECOND v
+#define FIRST q
+#define SECOND dy
+#define OWN_COUNT p.keys
+#define COUNT rows
+#else
+#define OWN_FIRST q
+#define OWN_SECOND dy
+#define FIRST k
+#define SECOND v
+#define OWN_COUNT rows
+#define COUNT p.keys
+#endif
+
+// What ds is times.
+float lift;
+
+// Looks at the scales of an operand's chunks.
+#define LOOK(words, count, len, cols, operand)                                                  \
+    for (uint at = gl_LocalInvocationIndex; at < chunks_of(count); at += THREADS) {             \
+        uint bits = words[chunk_at(at * CHUNK, count, len) + CHUNK * (cols)].x;                 \
+        atomicMax(greatest[operand], bits);                                                     \
+        atomicMin(least[operand], bits);                                                        \
+    }
+
+int power_of(uint bits) { return int(bits >> 23) - 127; }
+
+// False where halves do not do for this head: where a chunk says so, or where ds or sums would leave f32 with the scales of others.
+bool are_fit() {
+    if (gl_LocalInvocationIndex < 4u) {
+        greatest[gl_LocalInvocationIndex] = 0u;
+        least[gl_LocalInvocationIndex] = 0xffffffffu;
+    }
+    barrier();
+    LOOK(q, rows, H_CHUNK, H_COLS, 0)
+    LOOK(k, p.keys, H_CHUNK, H_COLS, 1)
+    LOOK(v, p.keys, V_CHUNK, V_COLS, 2)
+    LOOK(dy, rows, V_CHUNK, V_COLS, 3)
+    barrier();
+    bool fit = true;
+    int together = 0;
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+        fit = fit && greatest[i] != 0xffffffffu;
+        together += power_of(greatest[i]);
+    }
+    int apart = power_of(greatest[2]) - power_of(least[2]) + power_of(greatest[3]) - power_of(least[3]);
+    fit = fit && together < 90 && apart < 70;
+    // What ds is at most, where the least numbers are: more falls are left to weigh().
+    lift = uintBitsToFloat(greatest[2]) * uintBitsToFloat(greatest[3]) * exp2(5.0);
+    if (first_line == 0u && gl_LocalInvocationIndex == 0u) {
+        rest[batch * p.kv_heads + head] = fit ? 0u : 1u;
+    }
+    return fit;
+}
+
+const uint H_LOADS = (BN * H_COLS + THREADS - 1) / THREADS;
+const uint V_LOADS = (BN * V_COLS + THREADS - 1) / THREADS;
+uvec4 loaded_first[H_LOADS];
+uvec4 loaded_second[V_LOADS];
+// The scales of what was loaded.
+float loaded_first_scale;
+float loaded_second_scale;
+// What is known of a row of queries that this invocation stages: what it sees, where its mask begins; numbers.
+uvec4 loaded_about;
+vec2 loaded_numbers;
+
+// What a row sees, and its log-sum-exp and delta.
+void load_row(uint row) {
+    loaded_about = uvec4(0u);
+    loaded_numbers = vec2(infinity(), 0.0);
+    if (row < rows) {
+        loaded_about.xy = uvec2(seen_by(row, n));
+        loaded_about.z = row_of(row, p.mask_offset, p.mask_batch, p.mask_head, p.mask_query);
+        uint at = ((batch * p.kv_heads + head) * p.group + row % p.group) * p.queries + row / p.group;
+        float sum = lse[at];
+        // Of a row that sees nothing no weight counts.
+        loaded_numbers = vec2(sum == -infinity() ? infinity() : sum * LOG2_E, delta[at]);
+    }
+}
+
+void store_row(uint at) {
+    tiles[ROW_AT + at] = loaded_about;
+    NUMBER(at) = loaded_numbers.x;
+    NUMBER(DELTA_AT + at) = loaded_numbers.y;
+}
+
+// Global memory to registers: the lines of a step from `line` on.
+void load_step(int line) {
+    uint chunk = chunk_at(uint(line), COUNT, H_CHUNK);
+    uint from = chunk + uint(line) % CHUNK * H_COLS;
+    [[unroll]] for (uint i = 0u; i < H_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (BN * H_COLS % THREADS == 0u || at < BN * H_COLS) {
+            loaded_first[i] = FIRST[from + at];
+        }
+    }
+    loaded_first_scale = uintBitsToFloat(FIRST[chunk + CHUNK * H_COLS].x);
+    chunk = chunk_at(uint(line), COUNT, V_CHUNK);
+    from = chunk + uint(line) % CHUNK * V_COLS;
+    [[unroll]] for (uint i = 0u; i < V_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (BN * V_COLS % THREADS == 0u || at < BN * V_COLS) {
+            loaded_second[i] = SECOND[from + at];
+        }
+    }
+    loaded_second_scale = uintBitsToFloat(SECOND[chunk + CHUNK * V_COLS].x);
+#if OF_KEYS
+    if (gl_LocalInvocationIndex < BN) {
+        load_row(uint(line) + gl_LocalInvocationIndex);
+    }
+#endif
+}
+
+// The scales of the step that is computed, and of the own lines.
+float first_scale;
+float second_scale;
+float own_first_scale;
+float own_second_scale;
+
+// Registers to one of the two stages, the next that is computed.
+void store_step(uint stage) {
+    [[unroll]] for (uint i = 0u; i < H_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (BN * H_COLS % THREADS == 0u || at < BN * H_COLS) {
+            tiles[stage * STAGE_LEN + at / H_COLS * H_STRIDE + at % H_COLS] = loaded_first[i];
+        }
+    }
+    [[unroll]] for (uint i = 0u; i < V_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (BN * V_COLS % THREADS == 0u || at < BN * V_COLS) {
+            tiles[stage * STAGE_LEN + SECOND_AT + at / V_COLS * V_STRIDE + at % V_COLS] = loaded_second[i];
+        }
+    }
+    first_scale = loaded_first_scale;
+    second_scale = loaded_second_scale;
+#if OF_KEYS
+    if (gl_LocalInvocationIndex < BN) {
+        store_row(stage * BN + gl_LocalInvocationIndex);
+    }
+#endif
+}
+
+// A fragment: products of queries and keys, which become weights; dp, which becomes ds; lse and delta of its rows of queries.
+SUMS products;
+SUMS dp;
+SUMS sums;
+SUMS deltas;
+
+LEFT own_first_high[HK];
+LEFT own_first_low[HK];
+LEFT own_second_high[VK];
+LEFT own_second_low[VK];
+SUMS first_sums[HN];
+#if OF_KEYS
+SUMS second_sums[VN];
+#endif
+
+// The own operands into fragments, and what stays for the whole walk. Lines beyond the last chunk are others, whose sums nobody
+// takes.
+void load_own() {
+    uint line = first_line + own_line;
+    uint chunk = chunk_at(line, OWN_COUNT, H_CHUNK);
+    own_first_scale = uintBitsToFloat(OWN_FIRST[chunk + CHUNK * H_COLS].x);
+    uint from = chunk + line % CHUNK * H_COLS;
+    [[unroll]] for (uint h = 0u; h < HK; h++) {
+        coopMatLoad(own_first_high[h], OWN_FIRST, from + h * FK / 8u, H_COLS, ROWS);
+        coopMatLoad(own_first_low[h], OWN_FIRST, from + (HEAD + h * FK) / 8u, H_COLS, ROWS);
+    }
+    chunk = chunk_at(line, OWN_COUNT, V_CHUNK);
+    own_second_scale = uintBitsToFloat(OWN_SECOND[chunk + CHUNK * V_COLS].x);
+    from = chunk + line % CHUNK * V_COLS;
+    [[unroll]] for (uint h = 0u; h < VK; h++) {
+        coopMatLoad(own_second_high[h], OWN_SECOND, from + h * FK / 8u, V_COLS, ROWS);
+        coopMatLoad(own_second_low[h], OWN_SECOND, from + (VALUE + h * FK) / 8u, V_COLS, ROWS);
+    }
+    for (uint at = gl_LocalInvocationIndex; at < FM * FN / 4u; at += THREADS) {
+        tiles[INDEX_AT + at] = floatBitsToUint(vec4(4u * at) + vec4(0.0, 1.0, 2.0, 3.0));
+    }
+#if OF_KEYS
+    [[unroll]] for (uint d = 0u; d < VN; d++) {
+        second_sums[d] = SUMS(0.0);
+    }
+#else
+    for (uint at = gl_LocalInvocationIndex; at < BM; at += THREADS) {
+        load_row(first_line + at);
+        store_row(at);
+    }
+    barrier();
+    coopMatLoad(sums, numbers, own_line / 4u, 0, COLUMNS);
+    coopMatLoad(deltas, numbers, (DELTA_AT + own_line) / 4u, 0, COLUMNS);
+#endif
+    [[unroll]] for (uint d = 0u; d < HN; d++) {
+        first_sums[d] = SUMS(0.0);
+    }
+}
+
+#include "attention_grad_pair_products.glsl"
+
+// The products of a step: BN walked lines, from `line` on.
+void add_step(uint stage, int line, const bool guarded) {
+    uint first_at = stage * STAGE_LEN;
+    uint second_at = first_at + SECOND_AT;
+    [[unroll]] for (uint part = 0u; part < BN; part += PART) {
+#if CONVERTS
+        if (guarded && is_hidden(line + int(part))) {
+            continue;
+        }
+#else
+        // Subgroups meet as often as each other: a driver may take it for a barrier of the workgroup.
+        uint to = P_AT + 2u * gl_SubgroupID * P_LEN;
+#endif
+        LEFT weights_high[PK];
+        LEFT weights_low[PK];
+        LEFT scores_high[PK];
+        LEFT scores_low[PK];
+        is_far = false;
+        [[unroll]] for (uint j = 0u; j < PART / FN; j++) {
+            uint from = part + j * FN;
+            MULTIPLY(products, own_first, HK, first_at + from * H_STRIDE, H_STRIDE, HEAD)
+            MULTIPLY(dp, own_second, VK, second_at + from * V_STRIDE, V_STRIDE, VALUE)
+#if OF_KEYS
+            coopMatLoad(sums, numbers, (stage * BN + from) / 4u, 0, ROWS);
+            coopMatLoad(deltas, numbers, (DELTA_AT + stage * BN + from) / 4u, 0, ROWS);
+            weigh(stage * BN + from, line + int(from), guarded);
+            TAKE(weights, products, j, to + P_LEN)
+#else
+            weigh(0u, line + int(from), guarded);
+#endif
+            part_ds[j] = dp;
+        }
+        fall();
+        [[unroll]] for (uint j = 0u; j < PART / FN; j++) {
+            TAKE(scores, part_ds[j], j, to)
+        }
+#if CONVERTS == 0
+        subgroup_meets();
+        TAKEN(scores, to)
+#if OF_KEYS
+        TAKEN(weights, to + P_LEN)
+#endif
+#endif
+        float by = 1.0 / lift / first_scale;
+        ADD(first_sums, HN, scores, first_at + part * H_STRIDE, H_STRIDE, HEAD, by)
+#if OF_KEYS
+        by = exp2(-HEADROOM) / second_scale;
+        ADD(second_sums, VN, weights, second_at + part * V_STRIDE, V_STRIDE, VALUE, by)
+#endif
+#if CONVERTS == 0
+        subgroup_meets();
+#endif
+    }
+}
+
+// Sums of the subgroup's lines, times `by`, to one of the results, YF fragments at a time; `place` is where the line begins.
+#define STORE(name, of_sums, count, words, dim, by, place)                                         \
+    void name() {                                                                                  \
+        uint mine = gl_SubgroupID * FM * Y_STRIDE;                                                 \
+        uint last = OF_KEYS == 1 ? p.keys : rows;                                                  \
+        [[unroll]] for (uint from = 0u; from < count; from += YF) {                                \
+            [[unroll]] for (uint d = 0u; d < YF; d++) {                                            \
+                if (from + d < count) {                                                            \
+                    coopMatStore(of_sums[from + d], tiles, mine + d * FN / 4u, Y_STRIDE, ROWS);    \
+                }                                                                                  \
+            }                                                                                      \
+            subgroup_meets();                                                                      \
+            for (uint at = gl_SubgroupInvocationID; at < FM * YF * FN / 4u; at += SUBGROUP) {      \
+                uint line = first_line + own_line + at / (YF * FN / 4u);                           \
+                uint col = from * FN / 4u + at % (YF * FN / 4u);                                   \
+                if (line < last && col * 4u < dim) {                                               \
+                    vec4 x = uintBitsToFloat(tiles[mine + at / (YF * FN / 4u) * Y_STRIDE + at % (YF * FN / 4u)]); \
+                    words[(place) / 4u + col] = line < own_lines() ? floatBitsToUint(x * (by)) : uvec4(0u); \
+                }                                                                                  \
+            }                                                                                      \
+            subgroup_meets();                                                                      \
+        }                                                                                          \
+    }
+
+#if OF_KEYS
+STORE(store_first, first_sums, HN, first, p.head_dim, p.scale,
+    batch * p.first_batch + head * p.first_head + line * p.first_seq)
+STORE(store_second, second_sums, VN, second, p.value_dim, 1.0,
+    batch * p.second_batch + head * p.second_head + line * p.second_seq)
+#else
+STORE(store_first, first_sums, HN, first, p.head_dim, p.scale,
+    row_of(line, 0u, p.first_batch, p.first_head, p.first_seq))
+#endif
+
+void main() {
+    uint flat_group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (flat_group >= p.groups) {
+        return;
+    }
+    take_place(flat_group);
+    if (!are_fit()) {
+        return;
+    }
+
+    ivec2 walk;
+    ivec2 clear;
+    take_walk(walk, clear);
+#if OF_KEYS
+    // Of keys that do not exist ds is not 0, and `lift` would follow it.
+    clear = first_line + BM > own_lines() ? ivec2(0) : clear;
+#endif
+    // Steps lie within chunks.
+    walk.x = walk.x / int(BN) * int(BN);
+    load_own();
+    load_step(walk.x);
+    store_step(0u);
+    uint stage = 0u;
+    barrier();
+    for (int line = walk.x; line < walk.y; line += int(BN)) {
+        load_step(line + int(BN));
+        bool on_edge = line < clear.x || line + int(BN) > clear.y;
+        if (MASK != 0u || on_edge) {
+            add_step(stage, line, true);
+        } else {
+            add_step(stage, line, false);
+        }
+        stage = 1u - stage;
+        store_step(stage);
+        barrier();
+    }
+    store_first();
+#if OF_KEYS
+    store_second();
+#endif
+}

@@ -1,0 +1,25 @@
+// The logarithms of the sums of attention on cooperative matrices, as a result.
+
+// The centers of the rows that finish_weights() adds up in this invocation, which it writes over.
+const uint OWN_ROWS = (WM + SUBGROUP - 1) / SUBGROUP;
+float kept_centers[OWN_ROWS];
+
+void keep_centers() {
+    [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
+        kept_centers[i] = NUMBER(own_row + min(i * SUBGROUP + gl_SubgroupInvocationID, WM - 1u));
+    }
+}
+
+// The logarithm of the sum of the exponentials of each row, by batch entry, query head and query.
+void store_lse() {
+    [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
+        uint own = i * SUBGROUP + gl_SubgroupInvocationID;
+        uint row = first_row + own_row + own;
+        if (own < WM && row < rows) {
+            float total = NUMBER(own_row + own);
+            float sum = kept_centers[i] / UNIT + log2(total) / LOG2_E;
+            uint query_head = (batch * p.kv_heads + head) * p.group + row % p.group;
+            lse[query_head * p.queries + row / p.group] = total == 0.0 ? minus_infinity() : sum;
+        }
+    }
+}
