@@ -103,6 +103,18 @@ fn windows(frame: &Frame, is_first: bool, kernel: &[usize], x: &Layout, y: &Layo
     frame.windows(&of_x, kernel, &[height, width])
 }
 
+/// What a convolution computes, from the layouts of x, the weights and y.
+fn conv_shape(frame: &Frame, groups: usize, is_first: bool, [x, w, y]: [&Layout; 3]) -> ConvShape {
+    let of_w = sizes(w);
+    ConvShape {
+        windows: windows(frame, is_first, &of_w[2..], x, y),
+        batch: sizes(x)[0],
+        groups,
+        channels: of_w[1],
+        m: of_w[0] / groups,
+    }
+}
+
 /// The kernel of a convolution whose x lies in planes (`is_first`) or with its channels last. With a sum, what is added is its last
 /// operand.
 pub(crate) fn lower_conv(node: &Node, is_first: bool, sum: Option<&Sum>) -> Lowered {
@@ -114,16 +126,8 @@ pub(crate) fn lower_conv(node: &Node, is_first: bool, sum: Option<&Sum>) -> Lowe
     let has_bias = node.inputs.len() > 2;
     let (adds, after) = (sum.is_some(), activation(sum.and_then(|s| s.activation)));
     let after = after.unwrap_or(Activation::None);
-    let shape_of = move |x: &Layout, w: &Layout, y: &Layout| {
-        let of_w = sizes(w);
-        ConvShape {
-            windows: windows(&frame, is_first, &of_w[2..], x, y),
-            batch: sizes(x)[0],
-            groups,
-            channels: of_w[1],
-            m: of_w[0] / groups,
-        }
-    };
+    let shape_of =
+        move |x: &Layout, w: &Layout, y: &Layout| conv_shape(&frame, groups, is_first, [x, w, y]);
     let level = SimdLevel::detect();
     let pack = move |w: &View<'_>| -> Result<Packed, EvalError> {
         // Of the sizes of x and y nothing is known yet, and nothing matters.

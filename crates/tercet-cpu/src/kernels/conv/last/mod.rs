@@ -190,19 +190,7 @@ pub fn conv_last(
         after: end.after,
         ..Epilogue::NONE
     };
-    let [entry, row, column] = strides;
-    // Few rows are bound by reading weights, which products read in several streams.
-    let even = rows <= FEW_ROWS
-        && (w.sizes[1] == 1 || row == w.sizes[2] * column)
-        && (shape.batch == 1 || entry == w.sizes[1] * w.sizes[2] * column);
-    if way(shape) == Way::Dense && w.is_identity() && even && shape.channels > 0 {
-        let a = MatView {
-            data: x,
-            rows,
-            cols: shape.channels,
-            row_stride: column,
-            col_stride: 1,
-        };
+    if let Some(a) = as_rows(shape, x, strides, rows) {
         let b = PackedB::new(level, packed, shape.channels, shape.m);
         let epilogue = Epilogue { bias, ..epilogue };
         return gemm::gemm_packed(level, threads, a, b, y, columns, &epilogue, &mut []);
@@ -220,6 +208,28 @@ pub fn conv_last(
         Way::Depthwise => depthwise::run(level, threads, &job, scratch),
         Way::Dense => dense::run(level, threads, &job, scratch),
     }
+}
+
+/// The operand of a convolution as a matrix of `rows` rows, where it is a product of few: these are bound by reading weights, which products
+/// read in several streams.
+fn as_rows<'x>(
+    shape: &ConvShape,
+    x: &'x [f32],
+    [entry, row, column]: [usize; 3],
+    rows: usize,
+) -> Option<MatView<'x>> {
+    let w = &shape.windows;
+    let even = rows <= FEW_ROWS
+        && (w.sizes[1] == 1 || row == w.sizes[2] * column)
+        && (shape.batch == 1 || entry == w.sizes[1] * w.sizes[2] * column);
+    let is_product = way(shape) == Way::Dense && w.is_identity() && even && shape.channels > 0;
+    is_product.then_some(MatView {
+        data: x,
+        rows,
+        cols: shape.channels,
+        row_stride: column,
+        col_stride: 1,
+    })
 }
 
 simd_dispatch!(
