@@ -145,15 +145,15 @@ pub(super) unsafe fn windows(
     assert!(sums.len() >= (POINTS - 1) * step + 8);
     let vectors = Vectors::new(channel);
     let zero = _mm256_setzero_si256();
-    let mut columns = [[zero; 4]; 2];
-    for j in 0..4 {
+    let [mut first, mut second] = [[zero; 4]; 2];
+    for (j, (first, second)) in first.iter_mut().zip(&mut second).enumerate() {
         let mut points = [zero; 4];
         for (i, point) in points.iter_mut().enumerate() {
             *point = words(sums.as_ptr().add((4 * i + j) * step));
         }
-        [columns[0][j], columns[1][j]] = both(points);
+        [*first, *second] = both(points);
     }
-    for (columns, bytes) in columns.into_iter().zip(bytes) {
+    for (columns, bytes) in [first, second].into_iter().zip(bytes) {
         let [a, b] = both(columns);
         let (a, b) = (_mm256_srai_epi32::<2>(a), _mm256_srai_epi32::<2>(b));
         let low = _mm256_unpacklo_epi32(a, b);

@@ -69,7 +69,7 @@ fn vectors(level: SimdLevel, shape: &ConvShape) -> usize {
 /// The convolution.
 pub(super) fn run(level: SimdLevel, threads: Threads, job: &Job<'_>, scratch: &mut [f32]) {
     let shape = job.shape;
-    assert!(shape.channels == 1 && shape.m == 1 && shape.groups % level.lanes() == 0);
+    assert!(shape.channels == 1 && shape.m == 1 && shape.groups.is_multiple_of(level.lanes()));
     let side = vectors(level, shape);
     let parts = shape.batch * (shape.groups / level.lanes()).div_ceil(side);
     let most = parts * shape.windows.count() / (TASKS * threads.count());
