@@ -295,42 +295,50 @@ pub(super) fn params(
 
 /// How gradients of attention are divided over workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct GradTiling {
+pub(super) struct GradTiling {
     /// Invocations of a subgroup, which has one strip of lines.
-    subgroup: u32,
+    pub(super) subgroup: u32,
     /// Strips of a workgroup.
-    subgroups: u32,
+    pub(super) subgroups: u32,
     /// The device's matrices, `m n k`.
-    fragment: [u32; 3],
+    pub(super) fragment: [u32; 3],
     /// Walked lines of a step.
-    step: u32,
+    pub(super) step: u32,
     /// Elements of a query and of a value, in whole fragments.
-    dims: [u32; 2],
+    pub(super) dims: [u32; 2],
     /// Weights become factors by a conversion.
-    converts: bool,
+    pub(super) converts: bool,
 }
 
 impl GradTiling {
-    /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
-    fn choose(caps: &Caps, dims: [usize; 2]) -> Option<GradTiling> {
+    /// One strip, and steps of one fragment, for heads of these sizes; none where the device has no cooperative matrices of F16.
+    pub(super) fn least(caps: &Caps, dims: [usize; 2]) -> Option<GradTiling> {
         let subgroup = caps.subgroup?;
         if !caps.spirv {
             return None;
         }
-        let shape = coop::shape(caps)?;
-        let &CoopShape { m, n, k, .. } = shape;
+        let &CoopShape { m, n, k, .. } = coop::shape(caps)?;
         let whole = n.max(k);
         let dim = |size: usize| Some(u32::try_from(size).ok()?.next_multiple_of(whole));
-        let dims = [dim(dims[0])?, dim(dims[1])?];
-        let of = |[subgroups, parts]: [u32; 2]| GradTiling {
+        Some(GradTiling {
             subgroup,
-            subgroups,
+            subgroups: 1,
             fragment: [m, n, k],
-            step: parts * whole,
-            dims,
+            step: whole,
+            dims: [dim(dims[0])?, dim(dims[1])?],
             converts: caps.coop_converts && n == k,
+        })
+    }
+
+    /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
+    fn choose(caps: &Caps, dims: [usize; 2]) -> Option<GradTiling> {
+        let least = GradTiling::least(caps, dims)?;
+        let of = |[subgroups, parts]: [u32; 2]| GradTiling {
+            subgroups,
+            step: parts * least.step,
+            ..least
         };
-        let room = caps.device.held(subgroup);
+        let room = caps.device.held(least.subgroup);
         let fits = |t: &GradTiling| {
             t.held() <= coop::TOO_MANY_HELD * room
                 && t.shared_bytes() <= caps.workgroup_bytes
@@ -349,12 +357,12 @@ impl GradTiling {
     }
 
     /// Own lines of a workgroup.
-    fn lines(&self) -> u32 {
+    pub(super) fn lines(&self) -> u32 {
         self.subgroups * self.fragment[0]
     }
 
     /// Invocations of a workgroup.
-    fn threads(&self) -> u32 {
+    pub(super) fn threads(&self) -> u32 {
         self.subgroup * self.subgroups
     }
 

@@ -8,9 +8,9 @@ use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support};
 
 use super::coop::{self, AttentionTiling, Factors};
 use super::pairs::{self, PairRows};
-use super::training::{AttentionGradParams, params};
+use super::training::{AttentionGradParams, GradTiling, params};
 use super::{AttentionProblem, Rest, is_whole, problem, variants};
-use crate::caps::{Caps, CoopShape};
+use crate::caps::Caps;
 use crate::emit::{Emit, Order, View};
 use crate::families::{Family, copy, missing};
 use crate::kernel::{Access, Kernel};
@@ -172,7 +172,7 @@ fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
             "it needs cooperative matrices of F16 and room for pairs of heads of this size",
         );
     };
-    let columns = forward.dims().into_iter().chain(backward.dims).max();
+    let columns = forward.dims().into_iter().chain(backward.0.dims).max();
     if columns.is_none_or(|n| sizes.most_bytes(n) > caps.max_binding_bytes) {
         return missing("pairs of an operand exceed one binding");
     }
@@ -250,7 +250,7 @@ fn lower_grad(
         AttentionGradOf::Queries => variants::rows(e, &p),
         AttentionGradOf::Keys => p.block.keys,
     };
-    let tiles = e.tape().ceil_div(lines, tiling.lines());
+    let tiles = e.tape().ceil_div(lines, tiling.0.lines());
     let groups = variants::groups(e, &p, &[tiles]);
     let block = params(e, &p, &dy, ends, [tiles, groups]);
     let left = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(op.kv_heads)])?;
@@ -258,7 +258,7 @@ fn lower_grad(
     args.extend([lse.slot, delta.slot, p.slots[3], p.slots[4]]);
     args.extend(results.iter().map(|view| view.slot));
     args.push(left.slot);
-    let kernel = match (of, tiling.converts) {
+    let kernel = match (of, tiling.0.converts) {
         (AttentionGradOf::Queries, false) => &QUERIES,
         (AttentionGradOf::Queries, true) => &CONVERT_QUERIES,
         (AttentionGradOf::Keys, false) => &KEYS,
@@ -326,7 +326,7 @@ fn split(
     tiling: &PairTiling,
 ) -> Result<[SlotId; 4], CompileError> {
     let b = p.block.clone();
-    let [head_columns, value_columns] = tiling.dims;
+    let [head_columns, value_columns] = tiling.0.dims;
     let queries = PairRows {
         strides: [b.q_offset, b.q_batch, b.q_head, b.q_seq],
         count: variants::rows(e, p),
@@ -374,89 +374,59 @@ fn split(
     ])
 }
 
-/// How gradients of attention are divided over workgroups, subgroups and fragments of halves.
+/// How gradients of attention are divided, of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PairTiling {
-    /// Invocations of a subgroup, which has one strip of lines.
-    subgroup: u32,
-    /// Strips of a workgroup.
-    subgroups: u32,
-    /// The device's matrices, `m n k`.
-    fragment: [u32; 3],
-    /// Walked lines of a step.
-    step: u32,
-    /// Elements of a query and of a value, in whole fragments.
-    dims: [u32; 2],
-    /// Weights become factors by a conversion.
-    converts: bool,
-}
+struct PairTiling(GradTiling);
 
 impl PairTiling {
     /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
     fn choose(caps: &Caps, dims: [usize; 2]) -> Option<PairTiling> {
-        let subgroup = caps.subgroup?;
-        if !caps.spirv {
-            return None;
-        }
-        let &CoopShape { m, n, k, .. } = coop::shape(caps)?;
-        let whole = n.max(k);
-        let dim = |size: usize| Some(u32::try_from(size).ok()?.next_multiple_of(whole));
-        let dims = [dim(dims[0])?, dim(dims[1])?];
-        let of = |[subgroups, step]: [u32; 2]| PairTiling {
-            subgroup,
-            subgroups,
-            fragment: [m, n, k],
-            step,
-            dims,
-            converts: caps.coop_converts && n == k,
+        let least = GradTiling::least(caps, dims)?;
+        let of = |[subgroups, step]: [u32; 2]| {
+            PairTiling(GradTiling {
+                subgroups,
+                step,
+                ..least
+            })
         };
-        let room = caps.device.held(subgroup);
+        let room = caps.device.held(least.subgroup);
         let chunk = pairs::CHUNK as u32;
-        let fits = |t: &PairTiling| {
+        let fits = |tiling: &PairTiling| {
+            let t = &tiling.0;
             // What has one scale is not cut across.
             chunk.is_multiple_of(t.step)
-                && chunk.is_multiple_of(m)
-                && t.step.is_multiple_of(whole)
-                && t.held() <= room + room / 4
-                && t.shared_bytes() <= caps.workgroup_bytes
+                && chunk.is_multiple_of(t.fragment[0])
+                && t.step.is_multiple_of(least.step)
+                && tiling.held() <= room + room / 4
+                && tiling.shared_bytes() <= caps.workgroup_bytes
                 && t.threads() <= caps.max_workgroup
                 && t.step <= t.threads()
         };
         let has_rest = REST_LINES * REST_LINES <= caps.max_workgroup
-            && rest_shared_bytes(dims) <= caps.workgroup_bytes;
+            && rest_shared_bytes(least.dims) <= caps.workgroup_bytes;
         let tilings = [[8, 32], [4, 32], [4, 16], [2, 16]].map(of);
         tilings.into_iter().find(|t| has_rest && fits(t))
     }
 
     /// The 32-bit numbers of an invocation in fragments: own pairs, sums, and those of one fragment of scores.
     fn held(&self) -> u32 {
-        let dims = self.dims[0] + self.dims[1];
-        let columns = 2 * dims + 6 * self.fragment[1];
-        self.fragment[0] * columns / self.subgroup
-    }
-
-    /// Own lines of a workgroup.
-    fn lines(&self) -> u32 {
-        self.subgroups * self.fragment[0]
-    }
-
-    /// Invocations of a workgroup.
-    fn threads(&self) -> u32 {
-        self.subgroup * self.subgroups
+        let dims = self.0.dims[0] + self.0.dims[1];
+        let columns = 2 * dims + 6 * self.0.fragment[1];
+        self.0.fragment[0] * columns / self.0.subgroup
     }
 
     fn consts(&self, p: &AttentionProblem<'_>) -> [u32; 11] {
-        let [fm, fn_, fk] = self.fragment;
+        let [fm, fn_, fk] = self.0.fragment;
         [
-            self.threads(),
-            self.subgroup,
+            self.0.threads(),
+            self.0.subgroup,
             fm,
             fn_,
             fk,
-            self.lines(),
-            self.step,
-            self.dims[0],
-            self.dims[1],
+            self.0.lines(),
+            self.0.step,
+            self.0.dims[0],
+            self.0.dims[1],
             u32::from(p.op.mask == MaskKind::Keep),
             u32::from(p.op.softcap.is_some()),
         ]
@@ -464,17 +434,17 @@ impl PairTiling {
 
     /// Shared memory of a workgroup, of the kernel that takes more. As in the shader.
     fn shared_bytes(&self) -> u32 {
-        let [fm, fn_, fk] = self.fragment;
-        let [h_stride, v_stride] = self.dims.map(|d| 2 * d / 8 + 1);
-        let stages = 2 * self.step * (h_stride + v_stride);
-        let factors = match self.converts {
+        let [fm, fn_, fk] = self.0.fragment;
+        let [h_stride, v_stride] = self.0.dims.map(|d| 2 * d / 8 + 1);
+        let stages = 2 * self.0.step * (h_stride + v_stride);
+        let factors = match self.0.converts {
             true => 0,
-            false => 2 * self.subgroups * fm * (2 * fk.max(fn_) / 8 + 1),
+            false => 2 * self.0.subgroups * fm * (2 * fk.max(fn_) / 8 + 1),
         };
-        let most = self.dims[0].max(self.dims[1]) / fn_;
+        let most = self.0.dims[0].max(self.0.dims[1]) / fn_;
         let together = if (4..=8).contains(&most) { 4 } else { most };
-        let results = self.subgroups * fm * (together * fn_ / 4 + 1);
-        let rows = self.lines().max(2 * self.step);
+        let results = self.0.subgroups * fm * (together * fn_ / 4 + 1);
+        let rows = self.0.lines().max(2 * self.0.step);
         let words = (stages + factors).max(results) + rows + fm * fn_ / 4;
         16 * words + 8 * rows + 16
     }
