@@ -7,8 +7,8 @@
 // many with low ones; 0 beyond the operand. Then SCALE_LEN words, of which the first begins with the scale.
 //
 // The scale has all bits set where halves are not as exact as F32: where some number is NaN or infinite, or all numbers
-// of a row or a column are below 2^-14 of the greatest one but some are not 0, or more than one of MOST_SMALL is below
-// 2^-17 of it and not 0, or it is beyond 2^40 or below 2^-40.
+// of a row or a column are below 2^-14 of the greatest one (2^-28 of bf16) but some are not 0, or more than one of MOST_SMALL is below
+// 2^-17 of it (2^-29) and not 0, or it is beyond 2^40 or below 2^-40.
 //
 // The flat group is (batch * heads + head) * chunks + chunk.
 // uses prelude.wgsl: flat_group
@@ -37,16 +37,18 @@ struct Params {
 
 // The dim, and what is missing to fragments.
 override COLS: u32 = 64u;
+// 1: the numbers were bf16, and high halves are all that is written. They hold what a low half would make up for.
+override PIECES: u32 = 2u;
 
 const THREADS: u32 = 256u;
 const CHUNK: u32 = 32u;
 const SCALE_LEN: u32 = 8u;
 const UNFIT: u32 = 0xffffffffu;
 // How many powers of two rows and columns may be apart, and the greatest magnitude from 1.
-const SPREAD: u32 = 14u;
+fn spread() -> u32 { return select(14u, 28u, PIECES == 1u); }
 const RANGE: u32 = 40u;
 // Numbers below this, once scaled, are small: their low halves lose bits. A chunk may have one in so many.
-const SMALL: f32 = 0.0625;
+fn small_is() -> f32 { return select(0.0625, 0.0000152587890625, PIECES == 1u); }
 const MOST_SMALL: u32 = 8u;
 // The exponent's bits of 1.
 const ONE: u32 = 127u;
@@ -95,14 +97,14 @@ fn count(row: u32, column: u32, x: vec4<u32>) {
 
 // How many of four scaled numbers are small, but not 0.
 fn small_of(x: vec4<f32>) -> u32 {
-    let is_small = (abs(x) < vec4<f32>(SMALL)) & (x != vec4<f32>());
+    let is_small = (abs(x) < vec4<f32>(small_is())) & (x != vec4<f32>());
     let ones = select(vec4<u32>(), vec4<u32>(1u), is_small);
     return ones.x + ones.y + ones.z + ones.w;
 }
 
 // Whether a row or column of this magnitude loses more than F32 would.
 fn is_lost(size: u32, exponent: u32) -> bool {
-    return size != 0u && (size >> 23u) + SPREAD < exponent;
+    return size != 0u && (size >> 23u) + spread() < exponent;
 }
 
 // One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
@@ -126,7 +128,7 @@ fn main(
     if (first >= max(rows, 1u)) {
         // No step comes to these rows, but all scales are looked at.
         if (local == 0u) {
-            y[(flat + 1u) * (CHUNK * COLS / 4u + SCALE_LEN) - SCALE_LEN].x = ONE << 23u;
+            y[(flat + 1u) * (CHUNK * COLS / 8u * PIECES + SCALE_LEN) - SCALE_LEN].x = ONE << 23u;
         }
         return;
     }
@@ -176,7 +178,7 @@ fn main(
     workgroupBarrier();
     let bits = select((ONE + ONE + 13u - exponent) << 23u, ONE << 23u, greatest == 0u);
     let scale = bitcast<f32>(bits) * p.sign;
-    let len = CHUNK * COLS / 4u + SCALE_LEN;
+    let len = CHUNK * COLS / 8u * PIECES + SCALE_LEN;
     var own_small = 0u;
     for (var at = local; at < CHUNK * COLS / 8u; at += THREADS) {
         let row = at / (COLS / 8u);
@@ -188,9 +190,11 @@ fn main(
         own_small += small_of(a) + small_of(b);
         let high_a = high_of(a);
         let high_b = high_of(b);
-        let to = flat * len + row * (COLS / 4u) + column;
+        let to = flat * len + row * (COLS / 8u * PIECES) + column;
         y[to] = vec4<u32>(pack(high_a), pack(high_b));
-        y[to + COLS / 8u] = vec4<u32>(pack(high_of(a - high_a)), pack(high_of(b - high_b)));
+        if (PIECES == 2u) {
+            y[to + COLS / 8u] = vec4<u32>(pack(high_of(a - high_a)), pack(high_of(b - high_b)));
+        }
     }
     if (own_small != 0u) {
         atomicAdd(&small, own_small);
@@ -198,6 +202,6 @@ fn main(
     workgroupBarrier();
     if (local == 0u) {
         let is_wide = atomicLoad(&small) * MOST_SMALL > CHUNK * p.dim;
-        y[flat * len + CHUNK * COLS / 4u].x = select(bits, UNFIT, is_wide || atomicLoad(&is_unfit) != 0u);
+        y[(flat + 1u) * len - SCALE_LEN].x = select(bits, UNFIT, is_wide || atomicLoad(&is_unfit) != 0u);
     }
 }

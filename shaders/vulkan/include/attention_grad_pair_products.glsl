@@ -1,6 +1,18 @@
 // Products, weights and ds of attention_grad_pairs.glsl, as pairs of halves.
 
-// The products of the own lines with FN walked ones, pairs with pairs.
+#if PIECES == 1
+// The products of the own lines with FN walked ones.
+#define MULTIPLY(result, own, count, at, stride, width)                                     \
+    {                                                                                       \
+        result = SUMS(0.0);                                                                 \
+        [[unroll]] for (uint h = 0u; h < count; h++) {                                      \
+            RIGHT high;                                                                     \
+            coopMatLoad(high, tiles, (at) + h * FK / 8u, stride, COLUMNS);                  \
+            result = coopMatMulAdd(own##_high[h], high, result);                            \
+        }                                                                                   \
+    }
+#else
+// The same, pairs with pairs.
 #define MULTIPLY(result, own, count, at, stride, width)                                     \
     {                                                                                       \
         SUMS small = SUMS(0.0);                                                             \
@@ -16,6 +28,7 @@
         }                                                                                   \
         result = result + small;                                                            \
     }
+#endif
 
 // The ds of PART walked lines, and whether some is more than pairs hold.
 SUMS part_ds[PART / FN];
@@ -72,6 +85,32 @@ void fall() {
     }
 }
 
+#if PIECES == 1
+// Adds factors times PART walked lines, which begin at `at`, divided by the scales of both.
+#define ADD(to_sums, count, factors, at, stride, width, by)                                     \
+    [[unroll]] for (uint d = 0u; d < count; d++) {                                              \
+        RIGHT high;                                                                             \
+        SUMS more = SUMS(0.0);                                                                  \
+        [[unroll]] for (uint s = 0u; s < PK; s++) {                                             \
+            coopMatLoad(high, tiles, (at) + s * FK * stride + d * FN / 8u, stride, ROWS);       \
+            more = coopMatMulAdd(factors##_high[s], high, more);                                \
+        }                                                                                       \
+        [[unroll]] for (uint e = 0u; e < more.length(); e++) {                                  \
+            to_sums[d][e] = fma(more[e], by, to_sums[d][e]);                                    \
+        }                                                                                       \
+    }
+
+#if CONVERTS
+#define TAKE(factors, numbers_of, j, at) factors##_high[j] = LEFT(NARROW(numbers_of));
+#else
+#define TAKE(factors, numbers_of, j, at) \
+    coopMatStore(NARROW(numbers_of), tiles, (at) + (j) * FN / 8u, P_STRIDE, ROWS);
+#define TAKEN(factors, at)                                                          \
+    [[unroll]] for (uint s = 0u; s < PK; s++) {                                     \
+        coopMatLoad(factors##_high[s], tiles, (at) + s * FK / 8u, P_STRIDE, ROWS);  \
+    }
+#endif
+#else
 // What f16 holds of numbers, rounded to nearest. By integers, for compilers take conversions there and back for nothing.
 SUMS high_of(SUMS w) {
     SUMS high;
@@ -120,4 +159,5 @@ SUMS high_of(SUMS w) {
         coopMatLoad(factors##_high[s], tiles, (at) + s * FK / 8u, P_STRIDE, ROWS);          \
         coopMatLoad(factors##_low[s], tiles, (at) + (PART + s * FK) / 8u, P_STRIDE, ROWS);  \
     }
+#endif
 #endif

@@ -9,9 +9,14 @@
 //   below 2^ROOM: it falls where ds grows, so that what halves lose is below 2^-30 of the greatest so far.
 // - Products of PART walked lines are summed from zero, those with low halves first, and added to the sums of f32.
 //
+// PIECES 1: of bf16 operands the high halves are all there is. Weights and ds are rounded to one as well.
+//
 // Constraints on constants: as there; CHUNK is a multiple of BN and of FM, BN of PART. Rows of results are whole words. No bias.
 
 #define ELEMENT float16_t
+#ifndef PIECES
+#define PIECES 2
+#endif
 #define BIAS_AT(at) 0.0
 
 #include "attention_grad_setup.glsl"
@@ -36,17 +41,17 @@ const uint PART = CONVERTS == 1 ? BN : FK > FN ? FK : FN;
 const uint PK = PART / FK;
 
 // In words of 16 bytes: 8 halves, or 4 sums. Rows in shared memory are one word longer than their data.
-const uint H_COLS = 2 * HEAD / 8;
-const uint V_COLS = 2 * VALUE / 8;
+const uint H_COLS = PIECES * HEAD / 8;
+const uint V_COLS = PIECES * VALUE / 8;
 const uint H_STRIDE = H_COLS + 1;
 const uint V_STRIDE = V_COLS + 1;
 const uint H_CHUNK = CHUNK * H_COLS + SCALE_LEN;
 const uint V_CHUNK = CHUNK * V_COLS + SCALE_LEN;
 const uint SECOND_AT = BN * H_STRIDE;
 const uint STAGE_LEN = SECOND_AT + BN * V_STRIDE;
-// High and low halves of a subgroup's factors on their way, where they are not converted: of ds, then of weights.
+// Halves of a subgroup's factors on their way, where they are not converted: of ds, then of weights.
 const uint P_AT = 2 * STAGE_LEN;
-const uint P_STRIDE = 2 * PART / 8 + 1;
+const uint P_STRIDE = PIECES * PART / 8 + 1;
 const uint P_LEN = FM * P_STRIDE;
 const uint SUBGROUPS = BM / FM;
 const uint STEPS_LEN = P_AT + (CONVERTS == 1 ? 0 : 2 * SUBGROUPS * P_LEN);
@@ -237,9 +242,11 @@ SUMS sums;
 SUMS deltas;
 
 LEFT own_first_high[HK];
-LEFT own_first_low[HK];
 LEFT own_second_high[VK];
+#if PIECES == 2
+LEFT own_first_low[HK];
 LEFT own_second_low[VK];
+#endif
 SUMS first_sums[HN];
 #if OF_KEYS
 SUMS second_sums[VN];
@@ -254,14 +261,18 @@ void load_own() {
     uint from = chunk + line % CHUNK * H_COLS;
     [[unroll]] for (uint h = 0u; h < HK; h++) {
         coopMatLoad(own_first_high[h], OWN_FIRST, from + h * FK / 8u, H_COLS, ROWS);
+#if PIECES == 2
         coopMatLoad(own_first_low[h], OWN_FIRST, from + (HEAD + h * FK) / 8u, H_COLS, ROWS);
+#endif
     }
     chunk = chunk_at(line, OWN_COUNT, V_CHUNK);
     own_second_scale = uintBitsToFloat(OWN_SECOND[chunk + CHUNK * V_COLS].x);
     from = chunk + line % CHUNK * V_COLS;
     [[unroll]] for (uint h = 0u; h < VK; h++) {
         coopMatLoad(own_second_high[h], OWN_SECOND, from + h * FK / 8u, V_COLS, ROWS);
+#if PIECES == 2
         coopMatLoad(own_second_low[h], OWN_SECOND, from + (VALUE + h * FK) / 8u, V_COLS, ROWS);
+#endif
     }
     for (uint at = gl_LocalInvocationIndex; at < FM * FN / 4u; at += THREADS) {
         tiles[INDEX_AT + at] = floatBitsToUint(vec4(4u * at) + vec4(0.0, 1.0, 2.0, 3.0));
@@ -300,9 +311,11 @@ void add_step(uint stage, int line, const bool guarded) {
         uint to = P_AT + 2u * gl_SubgroupID * P_LEN;
 #endif
         LEFT weights_high[PK];
-        LEFT weights_low[PK];
         LEFT scores_high[PK];
+#if PIECES == 2
+        LEFT weights_low[PK];
         LEFT scores_low[PK];
+#endif
         is_far = false;
         [[unroll]] for (uint j = 0u; j < PART / FN; j++) {
             uint from = part + j * FN;

@@ -16,9 +16,14 @@
 // - Sums of matrices lose low bits at each addition (they are cut, not rounded). So products of a step are summed from
 //   zero, those with low halves first, and added to the sums of f32 afterwards.
 //
+// PIECES 1: of bf16 operands the high halves are all there is. Weights are rounded to one as well.
+//
 // Constraints on constants: as there; CHUNK is a multiple of BN and of WM. Rows of the results are whole words.
 
 #define ELEMENT float16_t
+#ifndef PIECES
+#define PIECES 2
+#endif
 #define BIAS_AT(at) uintBitsToFloat(mask[at])
 
 #define LSE_AT 8
@@ -32,11 +37,11 @@ const uint CHUNK = 32;
 const uint SCALE_LEN = 8;
 
 // In words of 16 bytes: 8 halves, or 4 sums. A fragment of sums has rows of SUM_STRIDE.
-const uint K_COLS = 2 * HEAD / 8;
-const uint V_COLS = 2 * VALUE / 8;
+const uint K_COLS = PIECES * HEAD / 8;
+const uint V_COLS = PIECES * VALUE / 8;
 const uint K_STRIDE = K_COLS + 1;
 const uint V_STRIDE = V_COLS + 1;
-const uint P_STRIDE = 2 * BN / 8 + 1;
+const uint P_STRIDE = PIECES * BN / 8 + 1;
 const uint K_CHUNK = CHUNK * K_COLS + SCALE_LEN;
 const uint V_CHUNK = CHUNK * V_COLS + SCALE_LEN;
 // Results of a word.
@@ -77,7 +82,9 @@ shared uint is_unfit;
 shared uint least_scale;
 
 LEFT queries_high[RF * HF];
+#if PIECES == 2
 LEFT queries_low[RF * HF];
+#endif
 SUMS scores[RF * KF];
 SUMS centers[RF];
 SUMS weights[RF];

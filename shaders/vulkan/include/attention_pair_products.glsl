@@ -3,27 +3,39 @@
 // The products of the subgroup's queries with the staged keys.
 void multiply_keys() {
     RIGHT high;
+#if PIECES == 2
     RIGHT low;
+#endif
     [[unroll]] for (uint j = 0u; j < KF; j++) {
+#if PIECES == 2
         SUMS small[RF];
+#endif
         [[unroll]] for (uint i = 0u; i < RF; i++) {
+#if PIECES == 2
             small[i] = SUMS(0.0);
+#endif
             scores[i * KF + j] = SUMS(0.0);
         }
         [[unroll]] for (uint h = 0u; h < HF; h++) {
             uint at = j * FN * K_STRIDE + h * FK / 8u;
             coopMatLoad(high, tiles, at, K_STRIDE, COLUMNS);
+#if PIECES == 2
             coopMatLoad(low, tiles, at + HEAD / 8u, K_STRIDE, COLUMNS);
+#endif
             [[unroll]] for (uint i = 0u; i < RF; i++) {
                 uint of = i * HF + h;
                 scores[i * KF + j] = coopMatMulAdd(queries_high[of], high, scores[i * KF + j]);
+#if PIECES == 2
                 small[i] = coopMatMulAdd(queries_low[of], high, small[i]);
                 small[i] = coopMatMulAdd(queries_high[of], low, small[i]);
+#endif
             }
         }
+#if PIECES == 2
         [[unroll]] for (uint i = 0u; i < RF; i++) {
             scores[i * KF + j] = scores[i * KF + j] + small[i];
         }
+#endif
     }
 }
 
@@ -51,7 +63,9 @@ SUMS high_of(SUMS w) {
 }
 
 LEFT left_high[RF * (BN / FK)];
+#if PIECES == 2
 LEFT left_low[RF * (BN / FK)];
+#endif
 
 // Weighs the scores.
 void make_weights(float by, float lift) {
@@ -59,9 +73,13 @@ void make_weights(float by, float lift) {
     [[unroll]] for (uint j = 0u; j < KF; j++) {
         [[unroll]] for (uint i = 0u; i < RF; i++) {
             SUMS w = weigh(i, j, by, lift);
+#if PIECES == 2
             SUMS high = high_of(w);
             left_high[i * KF + j] = LEFT(NARROW(high));
             left_low[i * KF + j] = LEFT(NARROW(w - high));
+#else
+            left_high[i * KF + j] = LEFT(NARROW(w));
+#endif
         }
     }
 #else
@@ -70,9 +88,13 @@ void make_weights(float by, float lift) {
         [[unroll]] for (uint j = 0u; j < KF; j++) {
             uint at = to + i * FM * P_STRIDE + j * FN / 8u;
             SUMS w = weigh(i, j, by, lift);
+#if PIECES == 2
             SUMS high = high_of(w);
             coopMatStore(NARROW(high), tiles, at, P_STRIDE, ROWS);
             coopMatStore(NARROW(w - high), tiles, at + BN / 8u, P_STRIDE, ROWS);
+#else
+            coopMatStore(NARROW(w), tiles, at, P_STRIDE, ROWS);
+#endif
         }
     }
     subgroup_meets();
@@ -80,7 +102,9 @@ void make_weights(float by, float lift) {
         [[unroll]] for (uint s = 0u; s < BN / FK; s++) {
             uint at = to + i * FM * P_STRIDE + s * FK / 8u;
             coopMatLoad(left_high[i * (BN / FK) + s], tiles, at, P_STRIDE, ROWS);
+#if PIECES == 2
             coopMatLoad(left_low[i * (BN / FK) + s], tiles, at + BN / 8u, P_STRIDE, ROWS);
+#endif
         }
     }
 #endif
@@ -92,7 +116,9 @@ void add_values(float by, float lift) {
     const uint KS = BN / FK;
     [[unroll]] for (uint d = 0u; d < VF; d++) {
         RIGHT high[KS];
+#if PIECES == 2
         RIGHT low;
+#endif
         SUMS more[RF];
         [[unroll]] for (uint i = 0u; i < RF; i++) {
             more[i] = SUMS(0.0);
@@ -100,11 +126,13 @@ void add_values(float by, float lift) {
         [[unroll]] for (uint s = 0u; s < KS; s++) {
             uint at = V_AT + s * FK * V_STRIDE + d * FN / 8u;
             coopMatLoad(high[s], tiles, at, V_STRIDE, ROWS);
+#if PIECES == 2
             coopMatLoad(low, tiles, at + VALUE / 8u, V_STRIDE, ROWS);
             [[unroll]] for (uint i = 0u; i < RF; i++) {
                 more[i] = coopMatMulAdd(left_low[i * KS + s], high[s], more[i]);
                 more[i] = coopMatMulAdd(left_high[i * KS + s], low, more[i]);
             }
+#endif
         }
         [[unroll]] for (uint s = 0u; s < KS; s++) {
             [[unroll]] for (uint i = 0u; i < RF; i++) {

@@ -54,7 +54,9 @@ void load_queries() {
         uint at = base + (first % CHUNK + i * FM) * K_COLS;
         [[unroll]] for (uint h = 0u; h < HF; h++) {
             coopMatLoad(queries_high[i * HF + h], q, at + h * FK / 8u, K_COLS, ROWS);
+#if PIECES == 2
             coopMatLoad(queries_low[i * HF + h], q, at + (HEAD + h * FK) / 8u, K_COLS, ROWS);
+#endif
         }
     }
 }

@@ -13,6 +13,8 @@ pub(crate) enum Order {
     Dense,
     /// As fragments of matrices take them (`matmul/prepack.rs`).
     Laid,
+    /// As F32.
+    Wide,
     /// As pairs of F16 (`attention/pairs.rs`), of rows of so many query heads of a key head and so many columns; those that
     /// these lengths count.
     Pairs {

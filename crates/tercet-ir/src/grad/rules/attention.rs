@@ -1,4 +1,4 @@
-//! Attention backwards. In F16, and in F32 where there are many scores, [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
+//! Attention backwards. In F16, and in F32 and BF16 where there are many scores, [`AttentionGrad`] gives the cotangents of queries, keys and values from the logarithms that
 //! [`AttentionWithLse`] keeps.
 //!
 //! The cotangent of a bias is as large as the scores; and no executor has kernels of other dtypes without the scores, where
@@ -19,7 +19,7 @@ use crate::ops::{
 };
 use crate::scalar::CompareFn;
 
-/// Scores of a key head below which they are made in F32: kernels without them do not pay, and `delta` would only add roundings.
+/// Scores of a key head below which they are made in F32 and BF16: kernels without them do not pay, and `delta` would only add roundings.
 const FEW_SCORES: usize = 8192;
 
 /// The scores of a key head, where the sizes are known.
@@ -39,7 +39,7 @@ pub(crate) fn attention(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let wants_bias = op.mask == MaskKind::Bias && v.wants(3);
     let has_kernels = match v.dtype(v.x(0)) {
         DType::F16 => true,
-        DType::F32 => scores_of(op, v).is_some_and(|n| n >= FEW_SCORES),
+        DType::F32 | DType::BF16 => scores_of(op, v).is_some_and(|n| n >= FEW_SCORES),
         _ => false,
     };
     match has_kernels && !wants_bias {

@@ -3,7 +3,7 @@
 //! Factors of products are in the operands' dtype, sums in F32 or wider. Groups of query heads are rows of one product, so
 //! that the sums over a group are those of the product.
 //!
-//! Of F16 the weights are made from the sums that were kept. Of wider dtypes they are a softmax, and `delta` is the sum of `p dp`: what the
+//! Of F16 and BF16 the weights are made from the sums that were kept. Of wider dtypes they are a softmax, and `delta` is the sum of `p dp`: what the
 //! operands are by definition, without the roundings of `y`, so that cotangents that are zero come out as zero.
 
 use super::{Operands, masked, operands, scores};
@@ -52,7 +52,7 @@ pub(super) fn attention_grad(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> 
     };
     let hides = o.mask != MaskKind::None || len.is_some();
     let seen = masked(b, &o, s, mask, len, &dims)?;
-    let keeps_sums = parts.dtype == DType::F16;
+    let keeps_sums = matches!(parts.dtype, DType::F16 | DType::BF16);
     let p = match keeps_sums {
         true => weights(b, seen, lse, hides)?,
         false => b.add(Softmax { axis: 3 }, &[seen])?,

@@ -113,6 +113,17 @@ pub(super) static CONVERT_LSE_PAIRS: Kernel<AttentionCoopParams> = module!(
     Access::Write
 );
 
+/// BF16 as F16 with a scale, with the logarithms of sums as above.
+pub(super) static LSE_SCALED: Kernel<AttentionCoopParams> =
+    module!("attention_halves_lse_bf16", Access::Write, Access::Write);
+
+/// The same where weights become factors by a conversion.
+pub(super) static CONVERT_LSE_SCALED: Kernel<AttentionCoopParams> = module!(
+    "attention_halves_convert_lse_bf16",
+    Access::Write,
+    Access::Write
+);
+
 /// What operands are multiplied as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Factors {
@@ -120,13 +131,15 @@ pub(super) enum Factors {
     Halves,
     /// F32 as pairs of F16.
     Pairs,
+    /// BF16 as F16 with a power of two for some rows.
+    Scaled,
 }
 
 impl Factors {
     /// Halves of an element.
-    fn pieces(self) -> u32 {
+    pub(super) fn pieces(self) -> u32 {
         match self {
-            Factors::Halves => 1,
+            Factors::Halves | Factors::Scaled => 1,
             Factors::Pairs => 2,
         }
     }
@@ -221,13 +234,17 @@ impl AttentionTiling {
         // As many rows of subgroups that hold half as much, where two strips are too much for one. Pairs read each
         // fragment for two products, so that two strips gain less than more subgroups do.
         let large = match (of(2, 4), factors) {
-            (two, Factors::Halves) if two.held() <= room => two,
+            (two, Factors::Halves | Factors::Scaled) if two.held() <= room => two,
             _ => of(1, 8),
         };
         [large, of(1, 4), of(1, 2)]
             .into_iter()
             .filter(|t| t.held() <= TOO_MANY_HELD * room)
             .collect()
+    }
+
+    pub(super) fn factors(&self) -> Factors {
+        self.factors
     }
 
     /// The columns of queries in whole fragments, and of values.
@@ -247,7 +264,9 @@ impl AttentionTiling {
         // What has one scale is not cut across.
         let is_whole = match self.factors {
             Factors::Halves => true,
-            Factors::Pairs => chunk.is_multiple_of(self.keys) && chunk.is_multiple_of(self.rows[1]),
+            Factors::Pairs | Factors::Scaled => {
+                chunk.is_multiple_of(self.keys) && chunk.is_multiple_of(self.rows[1])
+            }
         };
         is_whole
             && self.shared_bytes() <= caps.workgroup_bytes
@@ -275,7 +294,7 @@ impl AttentionTiling {
         // What one kernel needs beside that and the other does not: a strip of weights, sums, queries.
         let (weight_strips, others, queries) = match self.factors {
             Factors::Halves => (1, subgroups * sums, rows * k_stride),
-            Factors::Pairs => (0, 0, 0),
+            Factors::Pairs | Factors::Scaled => (0, 0, 0),
         };
         let weight_strips = if self.converts { weight_strips } else { strips };
         let weights = weight_strips * fm * (pieces * self.keys / 8 + 1);
@@ -304,13 +323,23 @@ pub(super) fn tiling(
         (DType::F32, DType::F32) if pairs::takes(e, p, queries)? => Factors::Pairs,
         _ => return Ok(None),
     };
+    tiling_of(e, p, factors, queries)
+}
+
+/// How the kernel computes this attention of up to `queries` queries as such factors; none where it does not.
+pub(super) fn tiling_of(
+    e: &Emit<'_>,
+    p: &AttentionProblem<'_>,
+    factors: Factors,
+    queries: usize,
+) -> Result<Option<AttentionTiling>, CompileError> {
     let rows = queries.saturating_mul(p.group());
     let heads = e.bound(p.batch)?.saturating_mul(p.op.kv_heads);
     let dims = [p.head_dim, p.value_dim];
     let tiling = AttentionTiling::choose(e.caps, dims, rows, heads, factors);
     Ok(match (tiling, factors) {
-        (Some(t), Factors::Pairs) if !pairs::fit(e, p, queries, &t)? => None,
-        (tiling, Factors::Halves | Factors::Pairs) => tiling,
+        (Some(t), Factors::Pairs | Factors::Scaled) if !pairs::fit(e, p, queries, &t)? => None,
+        (tiling, _) => tiling,
     })
 }
 
@@ -393,7 +422,7 @@ pub(super) fn dispatch(
     // Pairs always say which heads are left.
     let keeps_lse = match tiling.factors {
         Factors::Halves => !beside.is_empty(),
-        Factors::Pairs => beside.len() > 1,
+        Factors::Pairs | Factors::Scaled => beside.len() > 1,
     };
     let kernel = match (tiling.factors, keeps_lse, tiling.converts) {
         (Factors::Halves, false, false) => &F16,
@@ -404,6 +433,9 @@ pub(super) fn dispatch(
         (Factors::Pairs, false, true) => &CONVERT_PAIRS,
         (Factors::Pairs, true, false) => &LSE_PAIRS,
         (Factors::Pairs, true, true) => &CONVERT_LSE_PAIRS,
+        // Only what is trained is multiplied so.
+        (Factors::Scaled, _, false) => &LSE_SCALED,
+        (Factors::Scaled, _, true) => &CONVERT_LSE_SCALED,
     };
     e.dispatch(kernel, &consts, &args, &params, grid);
 }
@@ -439,9 +471,9 @@ mod tests {
         for caps in [Caps::h200(), software].into_iter().chain(others) {
             for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128], [192, 64]] {
                 let rows = [1, 100, 10_000].into_iter();
-                for (rows, factors) in
-                    rows.flat_map(|n| [(n, Factors::Halves), (n, Factors::Pairs)])
-                {
+                for (rows, factors) in rows.flat_map(|n| {
+                    [Factors::Halves, Factors::Pairs, Factors::Scaled].map(|of| (n, of))
+                }) {
                     let Some(t) = AttentionTiling::choose(&caps, dims, rows, 4, factors) else {
                         assert!(caps.device.registers_of(16) < 127, "{dims:?}");
                         continue;

@@ -94,7 +94,7 @@ crate::params! {
         splits: U32,
         groups: U32,
     }
-    /// The block of `attention_pack.wgsl`.
+    /// The block of `attention_pack.wgsl` and `attention_widen.wgsl`.
     pub struct PackParams {
         numel: U32,
     }
@@ -288,12 +288,20 @@ pub(super) static PACK: Kernel<PackParams> = Kernel::wgsl(
     &["OUT"],
 );
 
-/// Rows of F32 as pairs of F16.
+/// BF16 as F32.
+pub(super) static WIDEN: Kernel<PackParams> = Kernel::wgsl(
+    "attention_widen",
+    &[PRELUDE, portable!("attention_widen.wgsl")],
+    &[Access::Read, Access::Write],
+    &[],
+);
+
+/// Rows of F32 as pairs of F16, or rows of what was BF16 as one of them.
 pub(super) static SPLIT: Kernel<SplitParams> = Kernel::wgsl(
     "attention_split",
     &[PRELUDE, portable!("attention_split.wgsl")],
     &[Access::Read, Access::Read, Access::Write],
-    &["COLS"],
+    &["COLS", "PIECES"],
 );
 
 /// F32 in whole 16 bytes, of the key heads that the kernel on pairs of F16 left.

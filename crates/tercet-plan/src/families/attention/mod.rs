@@ -20,6 +20,7 @@ mod token;
 pub(crate) mod training;
 pub(crate) mod training_pairs;
 mod variants;
+mod widened;
 
 use tercet_ir::layout::Term;
 use tercet_ir::ops::{Attention, MaskKind};

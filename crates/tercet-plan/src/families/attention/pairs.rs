@@ -6,7 +6,7 @@
 
 use tercet_ir::{CompileError, DType, Dim};
 
-use super::coop::{self, AttentionTiling};
+use super::coop::{self, AttentionTiling, Factors};
 use super::variants::Tiles;
 use super::{AttentionProblem, SPLIT, SplitParams, variants};
 use crate::emit::{Emit, View};
@@ -49,15 +49,17 @@ pub(super) fn fit(
         (keys, head_columns.max(value_columns)),
     ];
     Ok(operands.into_iter().all(|(rows, columns)| {
-        let words = rows.div_ceil(CHUNK).saturating_mul(chunk_len(columns));
+        let words = rows
+            .div_ceil(CHUNK)
+            .saturating_mul(chunk_len(columns, tiling.factors()));
         let bytes = words.saturating_mul(heads).saturating_mul(4);
         bytes as u64 <= e.caps.max_binding_bytes
     }))
 }
 
 /// The 32-bit words of a chunk.
-pub(super) fn chunk_len(columns: usize) -> usize {
-    CHUNK * columns + SCALE_LEN
+pub(super) fn chunk_len(columns: usize, factors: Factors) -> usize {
+    CHUNK * columns * factors.pieces() as usize / 2 + SCALE_LEN
 }
 
 /// Rows of queries, keys or values: where they begin, and how many they are.
@@ -69,11 +71,12 @@ pub(super) struct PairRows {
     pub(super) bound: usize,
     pub(super) group: Num,
     pub(super) dim: Num,
-    /// Of a pair's halves, in whole fragments.
+    /// Of each half, in whole fragments.
     pub(super) columns: u32,
     /// A run may say how many count.
     pub(super) has_lens: bool,
     pub(super) sign: f32,
+    pub(super) factors: Factors,
 }
 
 /// Emits the pairs, the products, and what is left; the key heads that are left. The logarithms of sums go to `lse`, but for those heads.
@@ -98,6 +101,7 @@ pub(super) fn emit(
         has_lens: false,
         // Greater products are greater scores.
         sign: b.scale.signum(),
+        factors: tiling.factors(),
     };
     let keys = PairRows {
         strides: [b.k_offset, b.k_batch, b.k_head, b.k_seq],
@@ -155,11 +159,17 @@ pub(super) fn split(
         p.batch.clone(),
         Dim::Known(p.op.kv_heads),
         Dim::Known(of.bound.div_ceil(CHUNK)),
-        Dim::Known(chunk_len(of.columns as usize)),
+        Dim::Known(chunk_len(of.columns as usize, of.factors)),
     ];
     let pairs = e.temp(DType::U32, &shape)?;
     let grid = e.flat_grid(groups);
     let args = [operand, p.slots[4], pairs.slot];
-    e.dispatch(&SPLIT, &[of.columns], &args, &params, grid);
+    e.dispatch(
+        &SPLIT,
+        &[of.columns, of.factors.pieces()],
+        &args,
+        &params,
+        grid,
+    );
     Ok(pairs)
 }

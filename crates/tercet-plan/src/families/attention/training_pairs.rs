@@ -1,4 +1,4 @@
-//! F32 attention that keeps the logarithms of its sums, and its gradients, as pairs of F16 on cooperative matrices.
+//! F32 attention that keeps the logarithms of its sums, and its gradients, as pairs of F16 on cooperative matrices; BF16 likewise, widened.
 //!
 //! The shader of the gradients is `shaders/vulkan/include/attention_grad_pairs.glsl`. Key heads that pairs do not hold as well as
 //! F32 does are left to kernels on F32 (`attention_grad_rest.glsl`, `attention_lse_rest.glsl`), as on the way forward (ADR 0010).
@@ -6,95 +6,44 @@
 use tercet_ir::ops::{Attention, AttentionGradOf, MaskKind};
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support};
 
+use self::kernels::{
+    CONVERT_KEYS, CONVERT_QUERIES, KEYS, QUERIES, REST_KEYS, REST_LSE, REST_QUERIES,
+    SCALED_CONVERT_KEYS, SCALED_CONVERT_QUERIES, SCALED_KEYS, SCALED_QUERIES,
+};
 use super::coop::{self, AttentionTiling, Factors};
+use super::kernels::WIDEN;
 use super::pairs::{self, PairRows};
 use super::training::{AttentionGradParams, GradTiling, params};
+use super::widened::{self, Widened};
 use super::{AttentionProblem, Rest, is_whole, problem, variants};
 use crate::caps::Caps;
 use crate::emit::{Emit, Order, View};
 use crate::families::{Family, copy, missing};
-use crate::kernel::{Access, Kernel};
+use crate::kernel::Kernel;
 use crate::num::Num;
 use crate::program::SlotId;
 
-/// A module with operands, statistics, mask and lengths, and the access of what follows.
-macro_rules! module {
-    ($name:literal, $($more:expr),*) => {
-        Kernel::spirv(
-            $name,
-            include_bytes!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../../shaders/vulkan/spirv/",
-                $name,
-                ".spv"
-            )),
-            &[
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                $($more,)*
-            ],
-            &[
-                "THREADS", "SUBGROUP", "FM", "FN", "FK", "BM", "BN", "HEAD", "VALUE", "MASK", "CAPPED",
-            ],
-        )
-    };
-}
-
-static QUERIES: Kernel<AttentionGradParams> =
-    module!("attention_grad_queries_f32", Access::Write, Access::Write);
-static KEYS: Kernel<AttentionGradParams> = module!(
-    "attention_grad_keys_f32",
-    Access::Write,
-    Access::Write,
-    Access::Write
-);
-static CONVERT_QUERIES: Kernel<AttentionGradParams> = module!(
-    "attention_grad_queries_convert_f32",
-    Access::Write,
-    Access::Write
-);
-static CONVERT_KEYS: Kernel<AttentionGradParams> = module!(
-    "attention_grad_keys_convert_f32",
-    Access::Write,
-    Access::Write,
-    Access::Write
-);
-
-/// Of the key heads that the kernels above leave.
-static REST_QUERIES: Kernel<AttentionGradParams> = module!(
-    "attention_grad_queries_rest_f32",
-    Access::Write,
-    Access::Read
-);
-static REST_KEYS: Kernel<AttentionGradParams> = module!(
-    "attention_grad_keys_rest_f32",
-    Access::Write,
-    Access::Write,
-    Access::Read
-);
-static REST_LSE: Kernel<AttentionGradParams> =
-    module!("attention_lse_rest_f32", Access::Write, Access::Read);
-
-/// `AttentionWithLse` and `AttentionGrad` in F32.
+/// `AttentionWithLse` and `AttentionGrad` in F32 and BF16.
 pub(crate) static FAMILY: Family = Family {
     name: "attention_training_pairs",
     ops: &[OpKind::AttentionWithLse, OpKind::AttentionGrad],
     kernels: &[
         &coop::LSE_PAIRS.def,
         &coop::CONVERT_LSE_PAIRS.def,
+        &coop::LSE_SCALED.def,
+        &coop::CONVERT_LSE_SCALED.def,
         &QUERIES.def,
         &KEYS.def,
         &CONVERT_QUERIES.def,
         &CONVERT_KEYS.def,
+        &SCALED_QUERIES.def,
+        &SCALED_KEYS.def,
+        &SCALED_CONVERT_QUERIES.def,
+        &SCALED_CONVERT_KEYS.def,
         &REST_QUERIES.def,
         &REST_KEYS.def,
         &REST_LSE.def,
+        &WIDEN.def,
     ],
     supports,
     lower,
@@ -133,11 +82,11 @@ impl Sizes {
         })
     }
 
-    /// The bytes of the pairs of the largest operand, of lines of so many columns.
-    fn most_bytes(&self, columns: u32) -> u64 {
+    /// The bytes of the factors of the largest operand, of lines of so many columns.
+    fn most_bytes(&self, columns: u32, factors: Factors) -> u64 {
         let lines = self.rows.max(self.keys).div_ceil(pairs::CHUNK);
         let heads = self.batch.saturating_mul(self.kv_heads);
-        let words = lines.saturating_mul(pairs::chunk_len(columns as usize));
+        let words = lines.saturating_mul(pairs::chunk_len(columns as usize, factors));
         words.saturating_mul(heads).saturating_mul(4) as u64
     }
 }
@@ -148,8 +97,8 @@ fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
         Op::AttentionGrad(op) => op.attention(),
         _ => unreachable!("invariant: a family is asked for its own operators"),
     };
-    if graph.ty(node.inputs[0]).dtype != DType::F32 {
-        return missing("pairs of F16 are made of F32");
+    if !matches!(graph.ty(node.inputs[0]).dtype, DType::F32 | DType::BF16) {
+        return missing("pairs of F16 are made of F32 and BF16");
     }
     if op.mask == MaskKind::Bias {
         return missing("a bias may be so large that the sums of F32 do not tell keys apart");
@@ -166,17 +115,27 @@ fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
         return missing("so few scores are faster as products");
     }
     let heads = sizes.batch.saturating_mul(sizes.kv_heads);
-    let forward = AttentionTiling::choose(caps, sizes.dims, sizes.rows, heads, Factors::Pairs);
-    let (Some(forward), Some(backward)) = (forward, PairTiling::choose(caps, sizes.dims)) else {
+    let factors = factors_of(graph.ty(node.inputs[0]).dtype);
+    let forward = AttentionTiling::choose(caps, sizes.dims, sizes.rows, heads, factors);
+    let backward = PairTiling::choose(caps, sizes.dims, factors);
+    let (Some(forward), Some(backward)) = (forward, backward) else {
         return missing(
             "it needs cooperative matrices of F16 and room for pairs of heads of this size",
         );
     };
-    let columns = forward.dims().into_iter().chain(backward.0.dims).max();
-    if columns.is_none_or(|n| sizes.most_bytes(n) > caps.max_binding_bytes) {
+    let columns = forward.dims().into_iter().chain(backward.tiling.dims).max();
+    if columns.is_none_or(|n| sizes.most_bytes(n, factors) > caps.max_binding_bytes) {
         return missing("pairs of an operand exceed one binding");
     }
     Support::Native
+}
+
+/// What operands of a dtype are multiplied as: of BF16, high halves are all there is.
+fn factors_of(dtype: DType) -> Factors {
+    match dtype {
+        DType::BF16 => Factors::Scaled,
+        _ => Factors::Pairs,
+    }
 }
 
 fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
@@ -187,18 +146,20 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     }
 }
 
-/// The first operands as rows of whole vectors, in slots of their own: not where the mask is, whose type is another. Copied
+/// The first operands as F32, as rows of whole vectors, in slots of their own: not where the mask is, whose type is another. Copied
 /// where they are not.
 fn vectors<const N: usize>(
     e: &mut Emit<'_>,
     node: &Node,
     mask: Option<&View>,
+    how: Widened,
 ) -> Result<[View; N], CompileError> {
     let mut views = Vec::with_capacity(N);
     for at in 0..N {
         let view = e.view(node.inputs[at]);
         let is_apart = mask.is_none_or(|mask| mask.slot != view.slot);
         views.push(match is_apart && is_whole(&view, LOAD) {
+            _ if view.dtype == DType::BF16 => widened::widen(e, &view, how)?,
             true => view,
             false => e.in_order(&view, Order::Dense, |e, to| copy::emit(e, &view, to))?,
         });
@@ -211,17 +172,20 @@ fn vectors<const N: usize>(
 
 fn lower_with_lse(e: &mut Emit<'_>, node: &Node, op: &Attention) -> Result<(), CompileError> {
     let rest = Rest::of(e, op, node, 3)?;
-    let [q, k, v] = vectors(e, node, rest.mask.as_ref())?;
-    let (y, lse) = (e.result(0)?, e.result(1)?);
+    let [q, k, v] = vectors(e, node, rest.mask.as_ref(), Widened::Anew)?;
+    let (result, lse) = (e.result(0)?, e.result(1)?);
+    let y = widened::result(e, &result)?;
     let p = problem(e, op, [&q, &k, &v, &y], &rest)?;
     let queries = e.bound(p.queries)?;
-    let Some(tiling) = coop::tiling(e, &p, &y, queries)? else {
+    let factors = factors_of(result.dtype);
+    let Some(tiling) = coop::tiling_of(e, &p, factors, queries)? else {
         unreachable!("invariant: the family supports it")
     };
     let left = pairs::emit(e, &p, &y, Some(lse.slot), queries, &tiling)?;
     let absent = e.absent()?;
     let args = [q.slot, k.slot, v.slot, q.slot, absent, absent];
     emit_rest(e, &p, &y, &REST_LSE, &args, [&lse, &lse], left);
+    widened::round(e, &y, &result);
     Ok(())
 }
 
@@ -232,25 +196,28 @@ fn lower_grad(
     op: &Attention,
 ) -> Result<(), CompileError> {
     let rest = Rest::of(e, op, node, 6)?;
-    let [q, k, v, dy] = vectors(e, node, rest.mask.as_ref())?;
+    let [q, k, v, dy] = vectors(e, node, rest.mask.as_ref(), Widened::Once)?;
     let (lse, delta) = (e.view(node.inputs[4]), e.view(node.inputs[5]));
     let (lse, delta) = (e.dense(&lse)?, e.dense(&delta)?);
     let p = problem(e, op, [&q, &k, &v, &dy], &rest)?;
-    let Some(tiling) = PairTiling::choose(e.caps, [p.head_dim, p.value_dim]) else {
+    let factors = factors_of(e.view(node.inputs[0]).dtype);
+    let Some(tiling) = PairTiling::choose(e.caps, [p.head_dim, p.value_dim], factors) else {
         unreachable!("invariant: the family supports it")
     };
     let split = split(e, &p, [&q, &k, &v, &dy], &tiling)?;
     let first = e.result(0)?;
-    let results = match of {
+    let given = match of {
         AttentionGradOf::Queries => vec![first],
         AttentionGradOf::Keys => vec![first, e.result(1)?],
     };
+    let results = given.iter().map(|view| widened::result(e, view));
+    let results = results.collect::<Result<Vec<View>, _>>()?;
     let ends = [&results[0], results.last().unwrap_or(&results[0])];
     let lines = match of {
         AttentionGradOf::Queries => variants::rows(e, &p),
         AttentionGradOf::Keys => p.block.keys,
     };
-    let tiles = e.tape().ceil_div(lines, tiling.0.lines());
+    let tiles = e.tape().ceil_div(lines, tiling.tiling.lines());
     let groups = variants::groups(e, &p, &[tiles]);
     let block = params(e, &p, &dy, ends, [tiles, groups]);
     let left = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(op.kv_heads)])?;
@@ -258,12 +225,7 @@ fn lower_grad(
     args.extend([lse.slot, delta.slot, p.slots[3], p.slots[4]]);
     args.extend(results.iter().map(|view| view.slot));
     args.push(left.slot);
-    let kernel = match (of, tiling.0.converts) {
-        (AttentionGradOf::Queries, false) => &QUERIES,
-        (AttentionGradOf::Queries, true) => &CONVERT_QUERIES,
-        (AttentionGradOf::Keys, false) => &KEYS,
-        (AttentionGradOf::Keys, true) => &CONVERT_KEYS,
-    };
+    let kernel = kernels::of(of, factors, tiling.tiling.converts);
     let grid = e.flat_grid(groups);
     e.dispatch(kernel, &tiling.consts(&p), &args, &block, grid);
     let kernel = match of {
@@ -272,6 +234,9 @@ fn lower_grad(
     };
     let args = [q.slot, k.slot, v.slot, dy.slot, lse.slot, delta.slot];
     emit_rest(e, &p, &dy, kernel, &args, ends, left.slot);
+    for (from, to) in results.iter().zip(&given) {
+        widened::round(e, from, to);
+    }
     Ok(())
 }
 
@@ -326,7 +291,7 @@ fn split(
     tiling: &PairTiling,
 ) -> Result<[SlotId; 4], CompileError> {
     let b = p.block.clone();
-    let [head_columns, value_columns] = tiling.0.dims;
+    let [head_columns, value_columns] = tiling.tiling.dims;
     let queries = PairRows {
         strides: [b.q_offset, b.q_batch, b.q_head, b.q_seq],
         count: variants::rows(e, p),
@@ -336,6 +301,7 @@ fn split(
         columns: head_columns,
         has_lens: false,
         sign: 1.0,
+        factors: tiling.factors,
     };
     let keys = PairRows {
         strides: [b.k_offset, b.k_batch, b.k_head, b.k_seq],
@@ -374,25 +340,29 @@ fn split(
     ])
 }
 
-/// How gradients of attention are divided, of pairs.
+/// How gradients of attention are divided, of pairs or of halves with a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PairTiling(GradTiling);
+struct PairTiling {
+    tiling: GradTiling,
+    factors: Factors,
+}
 
 impl PairTiling {
     /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
-    fn choose(caps: &Caps, dims: [usize; 2]) -> Option<PairTiling> {
+    fn choose(caps: &Caps, dims: [usize; 2], factors: Factors) -> Option<PairTiling> {
         let least = GradTiling::least(caps, dims)?;
-        let of = |[subgroups, step]: [u32; 2]| {
-            PairTiling(GradTiling {
+        let of = |[subgroups, step]: [u32; 2]| PairTiling {
+            tiling: GradTiling {
                 subgroups,
                 step,
                 ..least
-            })
+            },
+            factors,
         };
         let room = caps.device.held(least.subgroup);
         let chunk = pairs::CHUNK as u32;
         let fits = |tiling: &PairTiling| {
-            let t = &tiling.0;
+            let t = &tiling.tiling;
             // What has one scale is not cut across.
             chunk.is_multiple_of(t.step)
                 && chunk.is_multiple_of(t.fragment[0])
@@ -410,23 +380,26 @@ impl PairTiling {
 
     /// The 32-bit numbers of an invocation in fragments: own pairs, sums, and those of one fragment of scores.
     fn held(&self) -> u32 {
-        let dims = self.0.dims[0] + self.0.dims[1];
-        let columns = 2 * dims + 6 * self.0.fragment[1];
-        self.0.fragment[0] * columns / self.0.subgroup
+        let t = &self.tiling;
+        let pieces = self.factors.pieces();
+        let dims = t.dims[0] + t.dims[1];
+        let columns = dims + pieces * dims / 2 + (4 + pieces) * t.fragment[1];
+        t.fragment[0] * columns / t.subgroup
     }
 
     fn consts(&self, p: &AttentionProblem<'_>) -> [u32; 11] {
-        let [fm, fn_, fk] = self.0.fragment;
+        let t = &self.tiling;
+        let [fm, fn_, fk] = t.fragment;
         [
-            self.0.threads(),
-            self.0.subgroup,
+            t.threads(),
+            t.subgroup,
             fm,
             fn_,
             fk,
-            self.0.lines(),
-            self.0.step,
-            self.0.dims[0],
-            self.0.dims[1],
+            t.lines(),
+            t.step,
+            t.dims[0],
+            t.dims[1],
             u32::from(p.op.mask == MaskKind::Keep),
             u32::from(p.op.softcap.is_some()),
         ]
@@ -434,17 +407,19 @@ impl PairTiling {
 
     /// Shared memory of a workgroup, of the kernel that takes more. As in the shader.
     fn shared_bytes(&self) -> u32 {
-        let [fm, fn_, fk] = self.0.fragment;
-        let [h_stride, v_stride] = self.0.dims.map(|d| 2 * d / 8 + 1);
-        let stages = 2 * self.0.step * (h_stride + v_stride);
-        let factors = match self.0.converts {
+        let t = &self.tiling;
+        let pieces = self.factors.pieces();
+        let [fm, fn_, fk] = t.fragment;
+        let [h_stride, v_stride] = t.dims.map(|d| pieces * d / 8 + 1);
+        let stages = 2 * t.step * (h_stride + v_stride);
+        let factors = match t.converts {
             true => 0,
-            false => 2 * self.0.subgroups * fm * (2 * fk.max(fn_) / 8 + 1),
+            false => 2 * t.subgroups * fm * (pieces * fk.max(fn_) / 8 + 1),
         };
-        let most = self.0.dims[0].max(self.0.dims[1]) / fn_;
+        let most = t.dims[0].max(t.dims[1]) / fn_;
         let together = if (4..=8).contains(&most) { 4 } else { most };
-        let results = self.0.subgroups * fm * (together * fn_ / 4 + 1);
-        let rows = self.0.lines().max(2 * self.0.step);
+        let results = t.subgroups * fm * (together * fn_ / 4 + 1);
+        let rows = t.lines().max(2 * t.step);
         let words = (stages + factors).max(results) + rows + fm * fn_ / 4;
         16 * words + 8 * rows + 16
     }
@@ -456,5 +431,6 @@ fn rest_shared_bytes(dims: [u32; 2]) -> u32 {
     4 * (lines + 2 * REST_LINES * (REST_LINES + 1))
 }
 
+mod kernels;
 #[cfg(test)]
 mod tests;

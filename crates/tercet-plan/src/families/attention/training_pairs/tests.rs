@@ -15,21 +15,28 @@ fn tilings_keep_the_constraints_of_the_shader() {
     let mut found = 0;
     for caps in [Caps::h200(), Caps::rdna3(32), Caps::rdna3(64), Caps::arc()] {
         for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128]] {
-            let Some(pairs) = PairTiling::choose(&caps, dims) else {
-                continue;
-            };
-            found += 1;
-            let t = pairs.0;
-            let [fm, fn_, fk] = t.fragment;
-            assert!(t.step % fn_ == 0 && t.step % fk == 0, "{t:?}");
-            assert!(t.step <= t.threads() && t.lines() % fm == 0, "{t:?}");
-            assert!(t.dims.iter().all(|d| d % fn_ == 0 && d % fk == 0), "{t:?}");
-            assert!(t.dims[0] as usize >= dims[0] && t.dims[1] as usize >= dims[1]);
-            assert!(pairs.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
+            for factors in [Factors::Pairs, Factors::Scaled] {
+                let Some(pairs) = PairTiling::choose(&caps, dims, factors) else {
+                    continue;
+                };
+                found += 1;
+                let t = pairs.tiling;
+                let [fm, fn_, fk] = t.fragment;
+                assert!(t.step % fn_ == 0 && t.step % fk == 0, "{t:?}");
+                assert!(t.step <= t.threads() && t.lines() % fm == 0, "{t:?}");
+                assert!(t.dims.iter().all(|d| d % fn_ == 0 && d % fk == 0), "{t:?}");
+                assert!(t.dims[0] as usize >= dims[0] && t.dims[1] as usize >= dims[1]);
+                assert!(pairs.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
+            }
         }
     }
-    assert!(found >= 4, "{found}");
-    let h200 = PairTiling::choose(&Caps::h200(), [64, 64]).unwrap().0;
-    assert_eq!((h200.lines(), h200.step), (128, 32));
-    assert_eq!(PairTiling::choose(&Caps::browser(), [64, 64]), None);
+    assert!(found >= 8, "{found}");
+    for factors in [Factors::Pairs, Factors::Scaled] {
+        let h200 = PairTiling::choose(&Caps::h200(), [64, 64], factors).unwrap();
+        assert_eq!((h200.tiling.lines(), h200.tiling.step), (128, 32));
+        assert_eq!(
+            PairTiling::choose(&Caps::browser(), [64, 64], factors),
+            None
+        );
+    }
 }

@@ -1,0 +1,10 @@
+#version 460
+// Gradients of attention of bf16 operands, of keys and values, as scaled f16 on cooperative matrices: see
+// include/attention_grad_pairs.glsl.
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_GOOGLE_include_directive : require
+
+#define PIECES 1
+#define CONVERTS 0
+#define OF_KEYS 1
+#include "attention_grad_pairs.glsl"
