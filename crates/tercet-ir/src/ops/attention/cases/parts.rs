@@ -27,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         random("rows_24_of_700_keys", FEW_OF_MANY, |_, o| Ok(o)),
         random("rows_24_of_700_keys_bhsd", first, |_, o| {
-            Ok(o.causal().scale(-2.0))
+            Ok(o.causal().scale(-0.4))
         }),
         // Sees keys of the second part and the third.
         random("rows_24_window_of_700_keys", FEW_OF_MANY, |c, o| {
