@@ -2,7 +2,7 @@
 //! all, and centers that differ from part to part.
 
 use super::long::behind;
-use super::{BASE, Dims, HEADS_FIRST, bools, lens, random};
+use super::{BASE, Dims, lens, random};
 use crate::case::{Case, Fill};
 use crate::dtype::DType;
 use crate::ops::attention::{AttentionOptions, Layout};
@@ -17,18 +17,7 @@ const FEW_OF_MANY: Dims = Dims {
 };
 
 pub(super) fn cases() -> Vec<Case> {
-    let first = Dims {
-        sq: 24,
-        sk: 700,
-        d: 32,
-        dv: 24,
-        ..HEADS_FIRST
-    };
     vec![
-        random("rows_24_of_700_keys", FEW_OF_MANY, |_, o| Ok(o)),
-        random("rows_24_of_700_keys_bhsd", first, |_, o| {
-            Ok(o.causal().scale(-0.4))
-        }),
         // Sees keys of the second part and the third.
         random("rows_24_window_of_700_keys", FEW_OF_MANY, |c, o| {
             Ok(o.window(300).kv_len(lens(c, &[2], &[699.0, 120.0])?))
@@ -38,9 +27,6 @@ pub(super) fn cases() -> Vec<Case> {
             let bias = |i: usize| (i * 7919 % 701) as f64 / 20.0 - 30.0;
             let bias = Fill::Values((0..24 * 700).map(bias).collect());
             Ok(o.softcap(4.0).bias(c.input("bias", [1, 24, 700], bias)?))
-        }),
-        random("rows_24_keep_of_700_keys", FEW_OF_MANY, |c, o| {
-            Ok(o.keep(bools(c, &[2, 700])?))
         }),
         behind(
             "rows_24_kv_len_behind",
