@@ -110,7 +110,7 @@ pub trait Backend: Send + Sync {
         self.products()
     }
 
-    /// Rows up to which a product reads weights that are packed in this scheme once, whatever their number; beyond, it takes kernels of long
+    /// Rows up to which a product with weights that are packed in this scheme gains by more of them in one run; beyond, it takes kernels of long
     /// prompts. None where each row takes its time, as on processors.
     fn packed_rows(&self, scheme: Scheme) -> Option<usize>;
 

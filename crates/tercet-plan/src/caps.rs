@@ -1,9 +1,8 @@
 //! What a device offers, as far as plans depend on it.
 
-use tercet_ir::{DType, Scheme};
+use tercet_ir::DType;
 
 use crate::device::Device;
-use crate::families::matmul;
 use crate::natives::Natives;
 use crate::tuning::Tuning;
 
@@ -118,12 +117,10 @@ impl Caps {
         found.map(|(_, dtype)| dtype).collect()
     }
 
-    /// What a backend says of rows that read weights of this scheme once.
-    pub fn packed_rows(&self, scheme: Scheme) -> usize {
-        match self.coop_lanes && matmul::has_laid_rows(scheme) {
-            true => self.device.rates.rows.laid_rows as usize,
-            false => FEW_ROWS,
-        }
+    /// What a backend says of rows of packed weights that gain by being in one run: laid out, in blocks of eight, or as
+    /// tiles.
+    pub fn packed_rows(&self) -> usize {
+        self.device.rates.rows.laid_rows as usize
     }
 
     /// The same device, where another table of measurements decides.

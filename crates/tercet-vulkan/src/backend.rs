@@ -296,8 +296,8 @@ impl Backend for VulkanBackend {
         self.caps.products()
     }
 
-    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
-        Some(self.caps.packed_rows(scheme))
+    fn packed_rows(&self, _: Scheme) -> Option<usize> {
+        Some(self.caps.packed_rows())
     }
 
     fn compile(

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tercet_ir::backend::{Explanation, Wanted};
 use tercet_ir::{
-    Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Scheme,
+    Backend, Bindings, CompileError, CompileOptions, DType, Executable, Graph, Scheme, Tensor,
 };
 use tercet_plan::tune::Tunable;
-use tercet_plan::{Caps, GpuExecutable, Natives, Program, Said, Tuning, native_trial};
+use tercet_plan::{Caps, GpuExecutable, Natives, Program, Said, Tuning, lanes, native_trial};
 
 use crate::device::{Gpu, Trouble};
 use crate::driver::WgpuDriver;
@@ -122,6 +122,7 @@ impl WgpuBackend {
         let may_gain = options.limits == LimitSet::Found && !is_software;
         if may_gain {
             backend.caps.natives = backend.natives().await.unwrap_or_default();
+            backend.caps.coop_lanes = backend.knows_lanes().await;
         }
         Ok(backend)
     }
@@ -129,17 +130,43 @@ impl WgpuBackend {
     /// What the device's own arithmetic does right; nothing if it cannot be tried.
     pub(crate) async fn natives(&self) -> Option<Natives> {
         let (trial, caps) = native_trial(&self.caps).ok()?;
-        let native = WgpuBackend {
+        let inputs = trial.inputs();
+        let outputs = self.outputs_with(caps, &trial.graph, &inputs).await?;
+        Some(trial.judge(&outputs))
+    }
+
+    /// Whether elements of matrices lie where kernels expect them (ADR 0011); no if that cannot be tried.
+    async fn knows_lanes(&self) -> bool {
+        let Ok(Some(tried)) = lanes(&self.caps) else {
+            return false;
+        };
+        let caps = Caps {
+            coop_lanes: true,
+            ..self.caps.clone()
+        };
+        let inputs = tried.inputs();
+        let inputs: Vec<_> = inputs.iter().map(|(name, x)| (*name, x)).collect();
+        let outputs = self.outputs_with(caps, &tried.graph, &inputs).await;
+        outputs.is_some_and(|y| tried.are_right(&y))
+    }
+
+    /// The results of a graph on this device as if it could do all that `caps` says.
+    async fn outputs_with(
+        &self,
+        caps: Caps,
+        graph: &Graph,
+        inputs: &[(&str, &Tensor)],
+    ) -> Option<Vec<Tensor>> {
+        let backend = WgpuBackend {
             caps,
             gpu: Arc::clone(&self.gpu),
             adapter: self.adapter.clone(),
         };
         let options = CompileOptions::default();
-        let mut exe = native.compile_async(&trial.graph, &options).await.ok()?;
+        let mut exe = backend.compile_async(graph, &options).await.ok()?;
         let mut outputs = Vec::new();
-        let inputs = trial.inputs();
-        let run = exe.run_async(&inputs, Wanted::All, &mut outputs).await;
-        run.is_ok().then(|| trial.judge(&outputs))
+        let run = exe.run_async(inputs, Wanted::All, &mut outputs).await;
+        run.is_ok().then_some(outputs)
     }
 
     /// The adapter.
@@ -262,8 +289,8 @@ impl Backend for WgpuBackend {
         self.caps.products()
     }
 
-    fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
-        Some(self.caps.packed_rows(scheme))
+    fn packed_rows(&self, _: Scheme) -> Option<usize> {
+        Some(self.caps.packed_rows())
     }
 
     fn compile(

@@ -286,7 +286,7 @@ impl Device {
         self.backend.packed_products()
     }
 
-    /// Rows up to which a product reads weights that are packed in this scheme once. None where each row takes its time, as on processors.
+    /// Rows up to which a product with weights that are packed in this scheme gains by more of them in one run. None where each row takes its time, as on processors.
     pub fn packed_rows(&self, scheme: Scheme) -> Option<usize> {
         self.backend.packed_rows(scheme)
     }

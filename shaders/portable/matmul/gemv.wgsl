@@ -1,8 +1,8 @@
-// Product for up to ROWS rows (1, 4 or 8). A workgroup of 256 computes UNITS units of PER columns (1 or 2) at
+// Product for up to ROWS rows (1, 4 or 8), or for blocks of so many. A workgroup of 256 computes UNITS units of PER columns (1 or 2) at
 // a time, SLICES invocations each, and goes on by the size of the grid; groups in x and y, batches in z.
 // An invocation sums its share of k, then the shares meet in shared memory. Where ACROSS is 1,
 // neighbouring invocations walk along n (b is [K, N]), else along k (b is [N, K]). 16-bit results have
-// an even n, or there is one row.
+// an even n, or there is one row. Blocks of rows are side by side in the grid, so that weights which one brings are near for the others.
 //
 // Where GATED is 1, b holds two matrices side by side: a unit takes a column of each, and the result is
 // f(first) * second. A prologue says what rows of a become on their way in, and what that leaves to do.
@@ -26,6 +26,9 @@ const VECS: u32 = max(ROW_QUADS * PER, 1u);
 const SHARES_AT: u32 = X_QUADS * (1u - SEVERAL_ROWS);
 // The fourth float of the first share is free for the sum of squares.
 const TOTAL_AT: u32 = SHARES_AT;
+
+// The first row of the block.
+var<private> first_row: u32;
 
 var<workgroup> memory: array<vec4<f32>, max(X_QUADS, SHARES_AT + 256u * VECS)>;
 
@@ -108,14 +111,14 @@ fn result_of(within: u32, first: u32, row: u32) -> f32 {
     if GATED == 1u {
         return activate(settled(sum_of(within, 0u, row))) * settled(sum_of(within, 1u, row));
     }
-    return finish(settled(sum_of(within / PER, within % PER, row)), row, first + within);
+    return finish(settled(sum_of(within / PER, within % PER, row)), first_row + row, first + within);
 }
 
 // The words of the results from the sums.
 fn store(first: u32, local: u32) {
     let per_row = RESULTS / lanes(Y_TYPE);
     let row = local / per_row;
-    if local >= ROWS * per_row || row >= p.m {
+    if local >= ROWS * per_row || first_row + row >= p.m {
         return;
     }
     let within = (local % per_row) * lanes(Y_TYPE);
@@ -128,7 +131,7 @@ fn store(first: u32, local: u32) {
         }
     }
     if some {
-        y_data[word_of(y_base + row * columns() + first + within, Y_TYPE)] = word;
+        y_data[word_of(y_base + (first_row + row) * columns() + first + within, Y_TYPE)] = word;
     }
 }
 
@@ -146,8 +149,19 @@ fn main(
         slice = local / UNITS;
     }
     let own = unit * SLICES + slice;
-    let start = flat_group(group, groups) * RESULTS;
-    let stride = groups.x * groups.y * RESULTS;
+    var flat = flat_group(group, groups);
+    var alike = groups.x * groups.y;
+    if ROWS > 1u {
+        let blocks = max((p.m + ROWS - 1u) / ROWS, 1u);
+        first_row = flat % blocks * ROWS;
+        flat /= blocks;
+        alike /= blocks;
+        if flat >= alike {
+            return;
+        }
+    }
+    let start = flat * RESULTS;
+    let stride = alike * RESULTS;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
         // 0 for the first columns, 1 where they are taken again, 2 for later ones. Compilers do not see that it

@@ -40,7 +40,7 @@ fn fill(first: u32, local: u32) {
         }
         let spot = spot_of(i);
         for (var row = 0u; row < ROWS; row += 1u) {
-            memory[place(spot.x / SLICES, row, spot.y, spot.x % SLICES)] = prepared(four_of(row, k), k);
+            memory[place(spot.x / SLICES, row, spot.y, spot.x % SLICES)] = prepared(four_of(first_row + row, k), k);
         }
     }
 }

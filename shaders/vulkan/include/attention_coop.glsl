@@ -35,8 +35,12 @@
 
 #include "attention_setup.glsl"
 
-// Results of a word.
+// Results of a word: those of parts are floats.
+#if IN_PARTS
+const uint RESULT = 4;
+#else
 const uint RESULT = 8;
+#endif
 // In words of 16 bytes: 8 elements, or 4 sums. A fragment of sums has rows of SUM_STRIDE.
 const uint K_COLS = HEAD / 8;
 const uint V_COLS = VALUE / 8;
@@ -84,21 +88,29 @@ LEFT left[RF];
 SUMS weights[RF];
 SUMS sums[RF * VF];
 
+#include "attention_parts.glsl"
 #include "attention_tiles.glsl"
 #include "attention_masks.glsl"
 #include "attention_centers.glsl"
 #include "attention_weights.glsl"
 
+#if IN_PARTS
+// Four sums on their way out.
+uvec4 results_of(uint from, float total) {
+    return floatBitsToUint(uintBitsToFloat(tiles[from]) / total);
+}
+#else
 #include "to_elements.glsl"
 
 // Eight sums on their way out.
 uvec4 results_of(uint from, float total) {
     return to_elements(uintBitsToFloat(tiles[from]) / total, uintBitsToFloat(tiles[from + 1u]) / total);
 }
+#endif
 
 #include "attention_results.glsl"
 
-#if KEEPS_LSE
+#if KEEPS_LSE || IN_PARTS
 #include "attention_kept.glsl"
 #endif
 
@@ -129,7 +141,11 @@ void main() {
     int n = keys_of(batch);
     ivec2 first_seen = seen_by(first_row, n);
     ivec2 last_seen = seen_by(min(first_row + BM, rows) - 1u, n);
+    int first = first_seen.x;
     int end = last_seen.y;
+#if IN_PARTS
+    take_part(first, end);
+#endif
     uint base_k = p.k_offset + batch * p.k_batch + head * p.k_head;
     uint base_v = p.v_offset + batch * p.v_batch + head * p.v_head;
 
@@ -141,10 +157,10 @@ void main() {
     [[unroll]] for (uint i = 0u; i < RF * VF; i++) {
         sums[i] = SUMS(0.0);
     }
-    load_keys(base_k, p.k_seq, first_seen.x, end);
+    load_keys(base_k, p.k_seq, first, end);
     store_keys();
     uint step = 0u;
-    for (int key = first_seen.x; key < end; key += int(BN)) {
+    for (int key = first; key < end; key += int(BN)) {
         step++;
         bool on_edge = key < last_seen.x || key + int(BN) > min(first_seen.y, end);
         bool guarded = MASK != 0u || on_edge;
@@ -188,6 +204,10 @@ void main() {
     keep_centers();
     finish_weights();
     store_lse();
+#elif IN_PARTS
+    keep_centers();
+    finish_weights();
+    store_stats();
 #else
     finish_weights();
 #endif

@@ -27,6 +27,7 @@
 #define BIAS_AT(at) uintBitsToFloat(mask[at])
 
 #define LSE_AT 8
+#define STATS_AT 8
 
 #include "attention_setup.glsl"
 
@@ -90,6 +91,7 @@ SUMS centers[RF];
 SUMS weights[RF];
 SUMS sums[RF * VF];
 
+#include "attention_parts.glsl"
 #include "attention_pairs.glsl"
 #include "attention_masks.glsl"
 #include "attention_centers.glsl"
@@ -101,7 +103,7 @@ uvec4 results_of(uint from, float total) {
 }
 
 #include "attention_results.glsl"
-#if KEEPS_LSE
+#if KEEPS_LSE || IN_PARTS
 #include "attention_kept.glsl"
 #endif
 
@@ -119,6 +121,9 @@ void main() {
     int end = last_seen.y;
     // Steps lie within chunks.
     int first = first_seen.x / int(BN) * int(BN);
+#if IN_PARTS
+    take_part(first, end);
+#endif
 
     stage_rows(n);
     if (!take_scales()) {
@@ -176,6 +181,10 @@ void main() {
     keep_centers();
     finish_weights();
     store_lse();
+#elif IN_PARTS
+    keep_centers();
+    finish_weights();
+    store_stats();
 #else
     finish_weights();
 #endif

@@ -1,4 +1,4 @@
-// The logarithms of the sums of attention on cooperative matrices, as a result.
+// The sums of weights of attention on cooperative matrices, as a result: their logarithms, or what parts are joined by.
 
 // The centers of the rows that finish_weights() adds up in this invocation, which it writes over.
 const uint OWN_ROWS = (WM + SUBGROUP - 1) / SUBGROUP;
@@ -10,6 +10,17 @@ void keep_centers() {
     }
 }
 
+#if IN_PARTS
+// The center and the sum of the weights of each row.
+void store_stats() {
+    [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
+        uint own = i * SUBGROUP + gl_SubgroupInvocationID;
+        if (own < WM) {
+            stats[first_slot_row() + own_row + own] = vec2(kept_centers[i], NUMBER(own_row + own));
+        }
+    }
+}
+#else
 // The logarithm of the sum of the exponentials of each row, by batch entry, query head and query.
 void store_lse() {
     [[unroll]] for (uint i = 0u; i < OWN_ROWS; i++) {
@@ -23,3 +34,4 @@ void store_lse() {
         }
     }
 }
+#endif

@@ -3,11 +3,16 @@
 
 const uint TOGETHER = 32;
 
+// Workgroups of a head.
+#ifndef OF_HEAD
+#define OF_HEAD p.tiles
+#endif
+
 // The head, of all batch entries, and the tile: the first of those that walk far is 0.
 uvec2 take_tile(uint flat_group) {
-    uint heads = p.groups / p.tiles;
-    uint first = flat_group / (TOGETHER * p.tiles) * TOGETHER;
+    uint heads = p.groups / OF_HEAD;
+    uint first = flat_group / (TOGETHER * OF_HEAD) * TOGETHER;
     uint count = min(TOGETHER, heads - first);
-    uint at = flat_group - first * p.tiles;
+    uint at = flat_group - first * OF_HEAD;
     return uvec2(first + at % count, at / count);
 }

@@ -38,7 +38,7 @@ bool take_scales() {
         atomicMin(least_scale, of_values);
     }
     barrier();
-    if (first_row == 0u && gl_LocalInvocationIndex == 0u) {
+    if (first_row == 0u && IS_FIRST_PART && gl_LocalInvocationIndex == 0u) {
         rest[batch * p.kv_heads + head] = is_unfit;
     }
     sum_scale = uintBitsToFloat(least_scale);

@@ -40,10 +40,19 @@ uint rows;
 // The subgroup's first row in the tile.
 uint own_row;
 
+#if IN_PARTS
+#define OF_HEAD (p.tiles * p.parts)
+// Which part of the keys it takes.
+uint part;
+#endif
 #include "attention_order.glsl"
 
 void take_place(uint flat_group) {
     uvec2 taken = take_tile(flat_group);
+#if IN_PARTS
+    part = taken.y % p.parts;
+    taken.y /= p.parts;
+#endif
     batch = taken.x / p.kv_heads;
     head = taken.x % p.kv_heads;
     first_row = (p.tiles - 1u - taken.y) * BM;

@@ -36,7 +36,7 @@ void store_results() {
                     uint from = mine + at / Y_COLS * Y_STRIDE + at % Y_COLS * (RESULT / 4u);
                     float total = NUMBER(local);
                     uvec4 x = total == 0.0 ? uvec4(0u) : results_of(from, total);
-                    y[row_of(row, 0u, p.y_batch, p.y_head, p.y_seq) / RESULT + col] = x;
+                    y[RESULT_AT(row, local) / RESULT + col] = x;
                 }
             }
             subgroup_meets();

@@ -58,6 +58,7 @@ layout(set = 0, binding = 0) uniform Params {
     uint value_dim;
     uint tiles;
     uint groups;
+    uint parts;
     float scale;
     float softcap;
 } p;
@@ -73,6 +74,12 @@ layout(set = 0, binding = 6) writeonly buffer Y { uvec4 y[]; };
 #define LSE_AT 7
 #endif
 layout(set = 0, binding = LSE_AT) writeonly buffer Lse { float lse[]; };
+#endif
+#if IN_PARTS // the keys are cut, and results wait to be joined: attention_parts.glsl
+#ifndef STATS_AT
+#define STATS_AT 7
+#endif
+layout(set = 0, binding = STATS_AT) writeonly buffer Stats { vec2 stats[]; };
 #endif
 
 #define SUMS coopmat<float, gl_ScopeSubgroup, FM, FN, gl_MatrixUseAccumulator>

@@ -105,7 +105,10 @@ pub(crate) struct RowRates {
     pub(crate) streamed_slices: usize,
     /// The least rows for which all weights of a product are decoded first; an estimate.
     pub(crate) decoded_rows: u32,
-    /// The same where kernels read rows that are laid out (a model of 8 G weights in Q4_K: 64 rows 14 ms, 128 25, 256 47; 512
+    /// Rows up to which packed weights are decoded for each eight again, where no kernel reads rows that are laid out, instead of by tiles
+    /// (a model of 8 G weights in Q4_K, without matrices: 8 rows 14 ms, 16 to 64 by tiles 60).
+    pub(crate) block_rows: u32,
+    /// Rows up to which kernels read those that are laid out, instead of decoding all weights first (a model of 8 G weights in Q4_K: 64 rows 14 ms, 128 25, 256 47; 512
     /// with decoded weights 45).
     pub(crate) laid_rows: u32,
     /// Steps whose rows are under way in these kernels, for 16 rows and for more (products of an 8B layer: 16 rows 465 us with 4,
@@ -325,6 +328,7 @@ pub(crate) static MEASURED: Rates = Rates {
         streamed_tiles: 4,
         streamed_slices: 4,
         decoded_rows: 64,
+        block_rows: 32,
         laid_rows: 160,
         laid_ahead: [4, 1],
         keyed_rows: 512,

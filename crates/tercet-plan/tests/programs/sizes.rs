@@ -160,6 +160,7 @@ fn all() -> Vec<Sized> {
     for dtype in [DType::F32, DType::F16] {
         all.push(attention(dtype, [16, 16], [1024, 1024], 64));
         all.push(attention(dtype, [32, 8], [512, 512], 128));
+        all.push(attention(dtype, [32, 8], [65, 1600], 128));
         all.push(attention(dtype, [12, 12], [128, 128], 64));
         all.push(attention(dtype, [32, 8], [1, 4096], 128));
         all.push(attention(dtype, [64, 8], [1, 32768], 128));

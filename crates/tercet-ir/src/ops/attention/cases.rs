@@ -3,6 +3,7 @@
 
 mod long;
 mod orders;
+mod parts;
 mod refusals;
 mod sizes;
 mod spread;
@@ -117,6 +118,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend(special_cases());
     all.extend(sizes::cases());
     all.extend(long::cases());
+    all.extend(parts::cases());
     all.extend(spread::cases());
     all.extend(tokens::cases());
     all.extend(orders::cases());

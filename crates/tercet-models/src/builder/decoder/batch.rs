@@ -61,7 +61,7 @@ pub struct BatchOptions {
     /// The most tokens of a prompt in one run; longer prompts are fed in parts, between which others are written.
     pub chunk: usize,
     /// The most sequences that one run writes a token of, at least 1; where there are more they take turns. None for all of
-    /// them, or for as many as rows read packed weights once ([`Device::packed_rows`]).
+    /// them, or for as many as gain by it where weights are packed ([`Device::packed_rows`]).
     pub together: Option<usize>,
     /// The float dtype of the arithmetic.
     pub dtype: DType,

@@ -94,6 +94,20 @@ crate::params! {
         splits: U32,
         groups: U32,
     }
+    /// The block of `attention_join.wgsl`.
+    pub struct JoinParams {
+        y_batch: U32,
+        y_head: U32,
+        y_seq: U32,
+        rows: U32,
+        kv_heads: U32,
+        group: U32,
+        quads: U32,
+        tiles: U32,
+        tile_rows: U32,
+        parts: U32,
+        count: U32,
+    }
     /// The block of `attention_pack.wgsl` and `attention_widen.wgsl`.
     pub struct PackParams {
         numel: U32,
@@ -278,6 +292,14 @@ pub(super) static GATHER: Kernel<GatherParams> = Kernel::wgsl(
     ],
     &[Access::Read, Access::Read, Access::Write],
     &["OUT", "VALUE", "HEADS"],
+);
+
+/// The parts of keys of many queries on matrices, together.
+pub(super) static JOIN: Kernel<JoinParams> = Kernel::wgsl(
+    "attention_join",
+    &[PRELUDE, portable!("attention_join.wgsl")],
+    &[Access::Read, Access::Read, Access::Write],
+    &["OUT", "NATURAL"],
 );
 
 /// Rows that share words.

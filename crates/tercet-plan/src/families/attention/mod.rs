@@ -3,7 +3,7 @@
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
 //! see, `attention_large` larger ones where there are enough, F16 on cooperative matrices where the device has
 //! them (`attention_coop`, `attention_convert`), F32 as pairs of F16 (`attention_split`, `attention_halves`, and
-//! `attention_rest` for what pairs do not hold); `attention_decode` takes few rows and splits the keys over
+//! `attention_rest` for what pairs do not hold), with their keys in parts where tiles are few (`attention_join`); `attention_decode` takes few rows and splits the keys over
 //! workgroups, whose results `attention_combine` puts together; `attention_one` takes one query, `attention_pieces` one on
 //! cooperative matrices, `attention_token` that of a new token with what stands before it. Query heads of one key head are taken together, as rows. Where
 //! the bound of the queries allows both, they are the arms of a choice.
@@ -16,6 +16,7 @@ mod flash_decoding;
 mod kernels;
 mod one;
 mod pairs;
+mod parts;
 mod token;
 pub(crate) mod training;
 pub(crate) mod training_pairs;
@@ -33,8 +34,8 @@ use crate::program::{CheckKind, SlotId};
 
 use super::code;
 use kernels::{
-    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, GATHER, GatherParams, Kernels, ONE, PACK,
-    PackParams, REST, SPLIT, SplitParams, VEC2, VEC4, WORDS,
+    AttentionParams, COMBINE, CombineParams, DECODE_WIDE, GATHER, GatherParams, JOIN, Kernels, ONE,
+    PACK, PackParams, REST, SPLIT, SplitParams, VEC2, VEC4, WORDS,
 };
 
 /// `Attention`.
@@ -62,6 +63,11 @@ pub(crate) static FAMILY: Family = Family {
         &coop::CONVERT_F16.def,
         &coop::PAIRS.def,
         &coop::CONVERT_PAIRS.def,
+        &parts::F16.def,
+        &parts::CONVERT_F16.def,
+        &parts::PAIRS.def,
+        &parts::CONVERT_PAIRS.def,
+        &JOIN.def,
         &SPLIT.def,
         &REST.def,
     ],

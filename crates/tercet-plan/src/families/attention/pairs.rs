@@ -8,7 +8,7 @@ use tercet_ir::{CompileError, DType, Dim};
 
 use super::coop::{self, AttentionTiling, Factors};
 use super::variants::Tiles;
-use super::{AttentionProblem, SPLIT, SplitParams, variants};
+use super::{AttentionProblem, SPLIT, SplitParams, parts, variants};
 use crate::emit::{Emit, View};
 use crate::num::Num;
 use crate::program::SlotId;
@@ -122,8 +122,10 @@ pub(super) fn emit(
     let k = split(e, p, k, &keys)?.slot;
     let v = split(e, p, v, &values)?.slot;
     let rest = e.temp(DType::U32, &[p.batch.clone(), Dim::Known(p.op.kv_heads)])?;
-    let beside: Vec<SlotId> = [rest.slot].into_iter().chain(lse).collect();
-    coop::dispatch(e, p, [q, k, v], (y.slot, &beside), tiling);
+    match lse {
+        Some(lse) => coop::dispatch(e, p, [q, k, v], (y.slot, &[rest.slot, lse]), tiling),
+        None => parts::dispatch(e, p, [q, k, v], (y, &[rest.slot]), tiling)?,
+    }
     let queries = queries.bound.div_ceil(p.group());
     variants::many(e, p, y, queries, Tiles::Rest(rest.slot))?;
     Ok(rest.slot)

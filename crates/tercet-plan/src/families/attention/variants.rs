@@ -5,7 +5,7 @@ use tercet_ir::{CompileError, DType, Dim};
 use super::coop::AttentionTiling;
 use super::{
     AttentionParams, AttentionProblem, COMBINE, CombineParams, DECODE_WIDE, REST, coop,
-    flash_decoding, one, pairs, token,
+    flash_decoding, one, pairs, parts, token,
 };
 use crate::emit::{Emit, View};
 use crate::families::code;
@@ -178,8 +178,7 @@ fn of_many<'p>() -> [Variant<Asked<'p>>; 4] {
             emit: |e, a| match coop::tiling(e, a.problem, a.y, a.queries)? {
                 Some(tiling) => {
                     let [q, k, v, ..] = a.problem.slots;
-                    coop::dispatch(e, a.problem, [q, k, v], (a.y.slot, &[]), &tiling);
-                    Ok(())
+                    parts::dispatch(e, a.problem, [q, k, v], (a.y, &[]), &tiling)
                 }
                 None => unreachable!("invariant: the variant supports it"),
             },

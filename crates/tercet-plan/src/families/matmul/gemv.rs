@@ -60,13 +60,14 @@ fn quads_of(dtype: DType) -> u32 {
     if dtype == DType::F32 { 1 } else { 2 }
 }
 
-/// A product of which a run has up to `most` (1 or 8) rows.
+/// A product of which a run has up to `most` (1 or 8) rows, or blocks of so many.
 struct FewRows<'p> {
     product: &'p Product,
     given: &'p Given,
     /// Weights in packed blocks; floats where there are none.
     blocks: Option<&'p Blocks>,
     most: u32,
+    in_blocks: bool,
 }
 
 impl FewRows<'_> {
@@ -251,11 +252,15 @@ impl Teams {
 
 /// The grid of a kernel that gives each workgroup so many results at a time. Of many more groups than run
 /// side by side, some take several turns instead, so that what they hold of the rows serves all.
-fn grid(e: &mut Emit<'_>, p: &Product, given: &Given, results: u32) -> [Num; 3] {
+fn grid(e: &mut Emit<'_>, r: &FewRows<'_>, results: u32) -> [Num; 3] {
     let most = 8 * e.caps.device.units_at_most() as u32;
-    let columns = e.num(&p.columns());
+    let columns = e.num(&r.product.columns());
     let groups = e.tape().ceil_div(columns, results);
-    let groups = e.tape().min(groups, most);
+    let mut groups = e.tape().min(groups, most);
+    if r.in_blocks {
+        let blocks = e.tape().ceil_div(r.given.params.m, r.most);
+        groups = e.tape().mul(groups, blocks);
+    }
     let [x, y, _] = e.flat_grid(groups);
-    [x, y, given.batches]
+    [x, y, r.given.batches]
 }

@@ -9,6 +9,7 @@ use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
 use super::narrowed;
 use super::product::{Product, activation_code};
 use super::skinny_laid::{self, Laid};
+use crate::caps::FEW_ROWS;
 use crate::emit::{Emit, View};
 use crate::families::dequant::Blocks;
 use crate::families::{code, map, norm};
@@ -16,35 +17,43 @@ use crate::kernel::Kernel;
 use crate::num::Num;
 use crate::program::SlotId;
 
-/// One row, a few rows; where there are kernels for these, some dozens; more: what [`RowRange`] says.
-const ROWS: [u32; 2] = [1, 8];
-
 /// The ways of a product, by the number of its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowRange {
     /// As rows, at most so many.
     UpTo(u32),
+    /// As rows, at most so many, in blocks of the most that are taken together.
+    Blocks(u32),
     /// Laid out, at most so many.
     Dozens(u32),
     /// As tiles.
     Many,
 }
 
-/// Emits the way of a product, or each of them where the number of rows decides; with rows laid out up to each of `dozens`.
+/// One row, and a few rows.
+const FEW: [RowRange; 2] = [RowRange::UpTo(1), RowRange::UpTo(FEW_ROWS as u32)];
+
+impl RowRange {
+    /// The most rows, where there is such a number.
+    fn most(self) -> Option<u32> {
+        match self {
+            RowRange::UpTo(most) | RowRange::Blocks(most) | RowRange::Dozens(most) => Some(most),
+            RowRange::Many => None,
+        }
+    }
+}
+
+/// Emits the way of a product, or each of them where the number of rows decides: [`FEW`], `others`, and more.
 fn by_rows<'a>(
     e: &mut Emit<'a>,
     p: &Product,
-    dozens: &[u32],
+    others: &[RowRange],
     mut way: impl FnMut(&mut Emit<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    let bounds: Vec<u32> = ROWS.iter().chain(dozens).copied().collect();
+    let all: Vec<RowRange> = FEW.iter().chain(others).copied().collect();
+    let bounds: Vec<u32> = all.iter().filter_map(|rows| rows.most()).collect();
     e.choose(&p.m, &bounds, |e, arm| {
-        let rows = match (bounds.get(arm), ROWS.get(arm)) {
-            (Some(_), Some(few)) => RowRange::UpTo(*few),
-            (Some(dozens), None) => RowRange::Dozens(*dozens),
-            (None, _) => RowRange::Many,
-        };
-        way(e, rows)
+        way(e, all.get(arm).copied().unwrap_or(RowRange::Many))
     })
 }
 
@@ -250,14 +259,16 @@ pub(super) fn floats(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<(), Comp
         by_rows(e, p, &[], |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::floats_take(e, p, rows)?,
-                RowRange::Dozens(_) => Takes::NOTHING,
+                RowRange::Blocks(_) | RowRange::Dozens(_) => Takes::NOTHING,
                 RowRange::Many => Takes::nothing_of(e, p),
             };
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?;
                 match rows {
                     RowRange::UpTo(rows) => gemv::floats(e, p, &given, rows),
-                    RowRange::Dozens(_) | RowRange::Many => gemm::floats(e, p, &given, sums),
+                    RowRange::Blocks(_) | RowRange::Dozens(_) | RowRange::Many => {
+                        gemm::floats(e, p, &given, sums)
+                    }
                 }
             })
         })
@@ -277,12 +288,14 @@ pub(super) fn packed(
         ..p.clone()
     };
     let has_dozens = Laid::of(e, &bare, blocks, dozens)?.is_some();
-    let dozens = [skinny_laid::FEWEST.min(dozens), dozens];
-    let dozens = if has_dozens { &dozens[..] } else { &[] };
+    let others: &[RowRange] = match has_dozens {
+        true => &[skinny_laid::FEWEST.min(dozens), dozens].map(RowRange::Dozens),
+        false => &[RowRange::Blocks(e.caps.device.rates.rows.block_rows)],
+    };
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, dozens, |e, rows| {
+        by_rows(e, p, others, |e, rows| {
             let takes = match rows {
-                RowRange::UpTo(rows) => gemv::packed_take(p, rows),
+                RowRange::UpTo(rows) | RowRange::Blocks(rows) => gemv::packed_take(p, rows),
                 RowRange::Dozens(_) => Takes {
                     gate: true,
                     ..Takes::NOTHING
@@ -292,7 +305,9 @@ pub(super) fn packed(
             takes.emit(e, p, sums, |e, p, sums| {
                 let given = given(e, p, sums)?.of_blocks(e, blocks)?;
                 match rows {
-                    RowRange::UpTo(rows) => gemv::packed(e, p, &given, blocks, rows),
+                    RowRange::UpTo(rows) | RowRange::Blocks(rows) => {
+                        gemv::packed(e, p, &given, blocks, rows)
+                    }
                     RowRange::Dozens(rows) => match Laid::of(e, p, blocks, rows)? {
                         Some(laid) => laid.dispatch(e, p, &given),
                         None => unreachable!("invariant: a norm leaves rows that the kernels take"),

@@ -89,11 +89,6 @@ static OF_SCHEMES: [(Scheme, &Kernel<LaidRowsParams>, u32); 4] = [
     (Scheme::Q6K, &Q6_K, 4),
 ];
 
-/// True if weights of a scheme have such kernels.
-pub(crate) fn has_laid_rows(scheme: Scheme) -> bool {
-    OF_SCHEMES.iter().any(|(known, ..)| *known == scheme)
-}
-
 /// The fewest rows of a workgroup: up to so many have a way of their own.
 pub(super) const FEWEST: u32 = 16;
 /// The most matrices of 8 rows of a step that an invocation holds.

@@ -364,10 +364,31 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
 }
 
 #[test]
-fn rows_that_read_weights_once_depend_on_the_scheme() {
+fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
+    let kernel = |scheme, caps: &Caps| {
+        let mut g = Graph::new();
+        let x = g.input("x", Type::new(DType::F32, [24, 4096])).unwrap();
+        let row = scheme.row_bytes(4096).unwrap();
+        let w = g
+            .param("w", Type::new(scheme.storage(), [4096, row]))
+            .unwrap();
+        let y = g.dequant_matmul(x, w, scheme).unwrap();
+        g.output("y", y).unwrap();
+        let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
+        let names = program.kernels.iter().map(|k| k.name.clone());
+        names.collect::<Vec<_>>().join("; ")
+    };
     let h200 = Caps::h200();
-    assert!(h200.packed_rows(Scheme::Q4K) >= 64);
-    // It has no kernels of laid rows.
-    assert_eq!(h200.packed_rows(Scheme::Q5K), 8);
-    assert_eq!(Caps::browser().packed_rows(Scheme::Q4K), 8);
+    assert!(kernel(Scheme::Q4K, &h200).contains("few_rows_laid_q4_k"));
+    // There are no kernels of laid rows.
+    let all = [
+        (Scheme::Q5K, &h200),
+        (Scheme::Q4K, &Caps::browser()),
+        (Scheme::Q4K, &Caps::laptop()),
+    ];
+    for (scheme, caps) in all {
+        let names = kernel(scheme, caps);
+        assert!(names.starts_with("gemv_packed"), "{names}");
+        assert!(names.contains("ROWS=8"), "{names}");
+    }
 }

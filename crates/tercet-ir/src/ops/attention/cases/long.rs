@@ -42,27 +42,28 @@ pub(super) fn cases() -> Vec<Case> {
             Ok(o.causal().scale(-3.0))
         }),
         random("one_query_other_heads", others, |_, o| Ok(o.causal())),
-        behind("one_query_kv_len_behind", [600.0, 129.0], |c, o| {
+        behind("one_query_kv_len_behind", LONG, [600.0, 129.0], |c, o| {
             Ok(o.kv_len(lens(c, &[2], &[600.0, 129.0])?))
         }),
-        behind("one_query_kv_len_of_none", [1.0, 0.0], |c, o| {
+        behind("one_query_kv_len_of_none", LONG, [1.0, 0.0], |c, o| {
             Ok(o.causal().kv_len(lens(c, &[2], &[1.0, 0.0])?))
         }),
     ]
 }
 
 /// Keys and values behind the last ones that are seen are not numbers.
-fn behind(name: &str, seen: [f64; 2], choose: Choose) -> Case {
+pub(super) fn behind(name: &str, dims: Dims, seen: [f64; 2], choose: Choose) -> Case {
     Case::new(name, move |c| {
         let Dims {
             b,
             sk,
+            sq,
             kv_heads,
             d,
             q_heads,
             layout,
             ..
-        } = LONG;
+        } = dims;
         let row = kv_heads * d;
         let filled = |step: usize| {
             let at = move |i: usize| match ((i / row % sk) as f64) < seen[i / row / sk] {
@@ -71,9 +72,9 @@ fn behind(name: &str, seen: [f64; 2], choose: Choose) -> Case {
             };
             Fill::Values((0..b * sk * row).map(at).collect())
         };
-        let q = c.input("q", LONG.shape(1, q_heads, d), Fill::Normal)?;
-        let k = c.input("k", LONG.shape(sk, kv_heads, d), filled(7))?;
-        let v = c.input("v", LONG.shape(sk, kv_heads, d), filled(11))?;
+        let q = c.input("q", dims.shape(sq, q_heads, d), Fill::Normal)?;
+        let k = c.input("k", dims.shape(sk, kv_heads, d), filled(7))?;
+        let v = c.input("v", dims.shape(sk, kv_heads, d), filled(11))?;
         let options = choose(c, AttentionOptions::new(q_heads, kv_heads, layout))?;
         let y = c.graph.attention(q, k, v, options)?;
         c.output(y)

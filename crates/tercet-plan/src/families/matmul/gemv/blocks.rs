@@ -4,6 +4,7 @@
 use tercet_ir::{CompileError, Scheme};
 
 use super::{FewRows, Teams, few_rows, grid, row_is_quads, rows_of, taken, teams_of};
+use crate::caps::FEW_ROWS;
 use crate::emit::Emit;
 use crate::families::dequant::{Blocks, piece_consts};
 use crate::families::matmul::gemv_packed::Held;
@@ -79,7 +80,7 @@ impl Shared {
         }
         own.extend([rows, teams.units, teams.per, teams.steps]);
         own.extend(taken(p));
-        let grid = grid(e, p, r.given, teams.results(p));
+        let grid = grid(e, r, teams.results(p));
         r.given
             .dispatch_rows(e, kernels.pick(p.function()), &own, grid);
         Ok(())
@@ -213,6 +214,7 @@ pub(in crate::families::matmul) fn keyed(
         given,
         blocks: Some(blocks),
         most: 1,
+        in_blocks: false,
     };
     let kernel = match rows.has_quads(e) {
         Ok(()) => &KEYED_QUADS,
@@ -230,7 +232,7 @@ pub(in crate::families::matmul) fn keyed(
     )
 }
 
-/// The rows of a product with packed weights, of which a run has up to `most` (1 or 8).
+/// The rows of a product with packed weights, of which a run has up to `most`: 1, 8, or several blocks of 8.
 pub(in crate::families::matmul) fn packed(
     e: &mut Emit<'_>,
     product: &Product,
@@ -242,9 +244,13 @@ pub(in crate::families::matmul) fn packed(
         product,
         given,
         blocks: Some(blocks),
-        most,
+        most: most.min(FEW_ROWS as u32),
+        in_blocks: most > FEW_ROWS as u32,
     };
-    let table: Vec<Variant<FewRows<'_>>> = few_rows().into_iter().chain(of_blocks()).collect();
+    let mut table: Vec<Variant<FewRows<'_>>> = of_blocks().into();
+    if !rows.in_blocks {
+        table.splice(0..0, few_rows());
+    }
     let measured = rows.measured(e)?;
     variant::run(e, &table, measured, &rows)
 }

@@ -77,7 +77,7 @@ fn of_floats<'p>() -> [Variant<FewRows<'p>>; 4] {
                 let kernel = WIDE.pick(p.function());
                 let mut own = vec![code(p.b.dtype), rows, teams.units, teams.per, teams.steps];
                 own.extend(taken(p));
-                let grid = grid(e, p, r.given, teams.results(p));
+                let grid = grid(e, r, teams.results(p));
                 r.given.dispatch_rows(e, kernel, &own, grid);
                 Ok(())
             },
@@ -93,7 +93,7 @@ fn of_floats<'p>() -> [Variant<FewRows<'p>>; 4] {
                 let p = r.product;
                 let words = u32::from(p.b.has_words(p.b.summed, p.b.own));
                 let own = [code(p.b.dtype), rows_of(e, p, r.most)?, words];
-                let grid = grid(e, p, r.given, 8);
+                let grid = grid(e, r, 8);
                 r.given.dispatch(e, ALONG.pick(p.activation), &own, grid);
                 Ok(())
             },
@@ -106,7 +106,7 @@ fn of_floats<'p>() -> [Variant<FewRows<'p>>; 4] {
                 let p = r.product;
                 let per = 1 + u32::from(p.b.has_words(p.b.own, p.b.summed));
                 let own = [code(p.b.dtype), rows_of(e, p, r.most)?, per];
-                let grid = grid(e, p, r.given, 16 * per);
+                let grid = grid(e, r, 16 * per);
                 r.given.dispatch(e, ACROSS.pick(p.activation), &own, grid);
                 Ok(())
             },
@@ -128,10 +128,17 @@ pub(in crate::families::matmul) fn keyed(
     p: &Product,
     given: &Given,
 ) -> Result<(), CompileError> {
+    let rows = FewRows {
+        product: p,
+        given,
+        blocks: None,
+        most: 1,
+        in_blocks: false,
+    };
     let teams = Teams::of(e, p, [1, teams_of(1)], [quads_of(p.b.dtype), 0], 2)?;
     let mut own = vec![code(p.b.dtype), 1, teams.units, teams.per, teams.steps];
     own.extend(taken(p));
-    let grid = grid(e, p, given, teams.results(p));
+    let grid = grid(e, &rows, teams.results(p));
     given.dispatch_rows(e, &KEYED_WIDE, &own, grid);
     Ok(())
 }
@@ -148,6 +155,7 @@ pub(in crate::families::matmul) fn floats(
         given,
         blocks: None,
         most,
+        in_blocks: false,
     };
     let table: Vec<Variant<FewRows<'_>>> = few_rows().into_iter().chain(of_floats()).collect();
     let measured = rows.measured(e)?;
