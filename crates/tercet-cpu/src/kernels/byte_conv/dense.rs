@@ -1,17 +1,17 @@
 //! Convolution of bytes as products: weights `[m, k]` by columns `[k, windows]`.
 //!
 //! A task has some windows, whose columns are made once as panels of 16 windows, and some channels of y. Of a tile, 6 channels by
-//! 16 windows, all sums stay in registers.
+//! 16 windows, or 4, all sums stay in registers.
 
 use super::super::conv::Windows;
 use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::super::simd::SimdLevel;
 use super::slab::{SLACK, Slab};
-use super::{ByteCall, ConvShape, TASKS, finish, has_avx2};
+use super::{ByteCall, Codes, ConvShape, TASKS, finish, has_avx2};
 
 /// Windows of a panel.
-const NR: usize = 16;
-/// Channels of a tile.
+pub(super) const NR: usize = 16;
+/// Channels of a tile at most.
 pub(super) const MR: usize = 6;
 /// Words of the columns of a task, about: most of a second-level cache.
 const COLUMNS: usize = 80 << 10;
@@ -21,6 +21,59 @@ const MOST_PANELS: usize = 8;
 const FEW_WEIGHTS: usize = 48 << 10;
 /// Rows of columns that are gathered together.
 const STAGE: usize = 64;
+
+/// What a word of columns holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Two elements of 16 bits, by as many weights.
+    Pairs,
+    /// Four bytes, by four weights that are at most 128: see [`super::quads`].
+    #[cfg(target_arch = "x86_64")]
+    Quads,
+}
+
+impl Form {
+    pub(super) fn of(level: SimdLevel, weights: Codes) -> Form {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2(level) && super::quads::takes(weights) {
+            return Form::Quads;
+        }
+        let _ = (level, weights);
+        Form::Pairs
+    }
+
+    /// Elements of a word.
+    pub(super) fn depth(self) -> usize {
+        match self {
+            Form::Pairs => 2,
+            #[cfg(target_arch = "x86_64")]
+            Form::Quads => 4,
+        }
+    }
+
+    /// Channels of a tile.
+    pub(super) fn rows(self) -> usize {
+        match self {
+            Form::Pairs => MR,
+            #[cfg(target_arch = "x86_64")]
+            Form::Quads => super::quads::ROWS,
+        }
+    }
+
+    /// Words of columns of a window.
+    fn steps(self, shape: &ConvShape) -> usize {
+        shape.k().div_ceil(self.depth())
+    }
+
+    /// Words of weights of a channel, but for what [`super::quads`] has at their end.
+    pub(super) fn words(self, shape: &ConvShape) -> usize {
+        match self {
+            Form::Pairs => self.steps(shape),
+            #[cfg(target_arch = "x86_64")]
+            Form::Quads => 2 * self.steps(shape),
+        }
+    }
+}
 
 /// How a convolution falls into tasks.
 struct Plan {
@@ -35,27 +88,27 @@ struct Plan {
 }
 
 /// Panels of a task whose columns fit.
-fn most_panels(shape: &ConvShape) -> usize {
-    let own = shape.k().div_ceil(2).max(1) * NR;
+fn most_panels(form: Form, shape: &ConvShape) -> usize {
+    let own = form.steps(shape).max(1) * NR;
     let all = shape.windows.count().div_ceil(NR).max(1);
     (COLUMNS / own).clamp(1, MOST_PANELS).min(all)
 }
 
 impl Plan {
-    fn new(shape: &ConvShape, threads: usize) -> Plan {
+    fn new(form: Form, shape: &ConvShape, threads: usize) -> Plan {
         let all = shape.windows.count().div_ceil(NR);
         let entries = shape.batch * shape.groups;
         let wanted = TASKS * threads;
-        let mut panels = most_panels(shape);
+        let mut panels = most_panels(form, shape);
         if shape.m * shape.k() / 2 <= FEW_WEIGHTS {
             panels = panels.min((all * entries).div_ceil(wanted)).max(1);
         }
         let blocks = all.div_ceil(panels);
-        let tiles = shape.m.div_ceil(MR);
+        let tiles = shape.m.div_ceil(form.rows());
         let chunks = wanted
             .div_ceil(entries * blocks)
             .clamp(1, tiles.div_ceil(2).max(1));
-        let rows = tiles.div_ceil(chunks) * MR;
+        let rows = tiles.div_ceil(chunks) * form.rows();
         Plan {
             panels,
             blocks,
@@ -82,27 +135,27 @@ fn takes_elements(shape: &ConvShape) -> bool {
 }
 
 /// Bytes of the slab of a task.
-fn slab_len(shape: &ConvShape) -> usize {
+fn slab_len(form: Form, shape: &ConvShape) -> usize {
     if reads_planes(shape) {
         return 0;
     }
     let w = &shape.windows;
     if takes_elements(shape) {
-        return shape.channels * most_panels(shape) * NR + SLACK;
+        return shape.channels * most_panels(form, shape) * NR + SLACK;
     }
-    let rows = (most_panels(shape) * NR).div_ceil(w.out[2].max(1)) + 1;
+    let rows = (most_panels(form, shape) * NR).div_ceil(w.out[2].max(1)) + 1;
     let slab = Slab::new(w, 0, rows.min(w.out[1]));
     shape.channels * slab.channel() + SLACK
 }
 
 /// Words of scratch memory of a thread.
-pub(super) fn part_len(shape: &ConvShape) -> usize {
-    let columns = most_panels(shape) * shape.k().div_ceil(2) * NR;
-    (columns + slab_len(shape).div_ceil(4)).next_multiple_of(16)
+pub(super) fn part_len(form: Form, shape: &ConvShape) -> usize {
+    let columns = most_panels(form, shape) * form.steps(shape) * NR;
+    (columns + slab_len(form, shape).div_ceil(4)).next_multiple_of(16)
 }
 
 pub(super) fn run(
-    level: SimdLevel,
+    (level, form): (SimdLevel, Form),
     threads: Threads,
     call: &ByteCall<'_>,
     weights: &[i32],
@@ -110,22 +163,25 @@ pub(super) fn run(
     scratch: &mut [i32],
 ) {
     let shape = call.shape;
-    let plan = Plan::new(shape, threads.count());
+    let plan = Plan::new(form, shape, threads.count());
     let tasks = shape.batch * shape.groups * plan.blocks * plan.chunks;
+    let part = part_len(form, shape);
     let job = Job {
         level,
+        form,
         call,
         weights,
         plan,
         y: SharedMut::new(y),
     };
-    parallel::for_workers(threads, tasks, scratch, part_len(shape), |tasks, part| {
+    parallel::for_workers(threads, tasks, scratch, part, |tasks, part| {
         job.run(tasks, part);
     });
 }
 
 struct Job<'a> {
     level: SimdLevel,
+    form: Form,
     call: &'a ByteCall<'a>,
     weights: &'a [i32],
     plan: Plan,
@@ -136,7 +192,7 @@ impl Job<'_> {
     /// Tasks of the same windows follow each other, and share columns.
     fn run(&self, tasks: Tasks<'_>, part: &mut [i32]) {
         let (shape, plan) = (self.call.shape, &self.plan);
-        let len = most_panels(shape) * shape.k().div_ceil(2) * NR;
+        let len = most_panels(self.form, shape) * self.form.steps(shape) * NR;
         let (columns, slab) = part.split_at_mut(len);
         let slab: &mut [u8] = bytemuck::cast_slice_mut(slab);
         let mut made = None;
@@ -165,7 +221,7 @@ impl Job<'_> {
         let w = &shape.windows;
         let own = shape.channels * w.plane();
         let x = &self.call.x[entry * own..][..own];
-        let panel_len = shape.k().div_ceil(2) * NR;
+        let panel_len = self.form.steps(shape) * NR;
         if reads_planes(shape) {
             let from = &x[first..];
             return self.planes(from, w.plane(), end - first, columns);
@@ -223,18 +279,25 @@ impl Job<'_> {
     /// Panels of `count` windows of planes that lie `apart`.
     fn planes(&self, from: &[u8], apart: usize, count: usize, columns: &mut [i32]) {
         let (shape, codes) = (self.call.shape, self.call.codes);
-        let panel_len = shape.k().div_ceil(2) * NR;
+        let panel_len = self.form.steps(shape) * NR;
         if has_avx2(self.level) {
-            // SAFETY: the level has AVX2.
             #[cfg(target_arch = "x86_64")]
-            unsafe {
-                let (low, high) = (0..shape.channels, 1..shape.channels);
-                for (p, low) in low.step_by(2).enumerate() {
-                    let of = |c: usize| &from[c * apart..];
-                    let high = high.contains(&(low + 1)).then(|| of(low + 1));
-                    let codes = (codes.flip(), codes.flipped_zero());
-                    let to = &mut columns[p * NR..];
-                    super::pairs::panels(of(low), high, count, codes, to, panel_len);
+            for (p, low) in (0..shape.channels).step_by(self.form.depth()).enumerate() {
+                let of = |c: usize| (c < shape.channels).then(|| &from[c * apart..]);
+                let to = &mut columns[p * NR..];
+                // SAFETY: the level has AVX2.
+                unsafe {
+                    match self.form {
+                        Form::Pairs => {
+                            let codes = (codes.flip(), codes.flipped_zero());
+                            let low_row = &from[low * apart..];
+                            super::pairs::panels(low_row, of(low + 1), count, codes, to, panel_len);
+                        }
+                        Form::Quads => {
+                            let rows = [0, 1, 2, 3].map(|i| of(low + i));
+                            super::quads::panels(rows, count, codes, to, panel_len);
+                        }
+                    }
                 }
             }
             return;
@@ -250,48 +313,68 @@ impl Job<'_> {
         }
     }
 
-    /// The rows of a panel, at these offsets of the source, as pairs.
+    /// The rows of a panel, at these offsets of the source, as words.
     fn panel(&self, source: &Source<'_>, offsets: impl Iterator<Item = usize>, panel: &mut [i32]) {
         let codes = self.call.codes;
-        let (flip, zero) = (codes.flip(), codes.flipped_zero());
+        let depth = self.form.depth();
         let mut stage = [0u8; (STAGE + 1) * NR];
         let mut offsets = offsets;
-        for panel in panel.chunks_mut(STAGE / 2 * NR) {
-            let rows = panel.len() / NR * 2;
+        for panel in panel.chunks_mut(STAGE / depth * NR) {
+            let rows = panel.len() / NR * depth;
             let mut made = 0;
             for offset in offsets.by_ref().take(rows) {
                 source.gather(offset, &mut stage[made * NR..]);
                 made += 1;
             }
-            // An odd depth: the weights beside this row are zeros.
+            // The last word: the weights beside these rows are zeros.
             stage[made * NR..rows.max(made) * NR].fill(0);
-            interleave(self.level, &stage, flip, zero, panel);
+            match self.form {
+                Form::Pairs => {
+                    let (flip, zero) = (codes.flip(), codes.flipped_zero());
+                    interleave(self.level, &stage, flip, zero, panel);
+                }
+                // SAFETY: there is AVX2 where words have four bytes.
+                #[cfg(target_arch = "x86_64")]
+                Form::Quads => unsafe { super::quads::interleave(&stage, codes, panel) },
+            }
         }
     }
 
     /// Some channels of the windows `first..end`.
     fn multiply(&self, entry: usize, chunk: usize, first: usize, end: usize, columns: &[i32]) {
-        let (shape, plan) = (self.call.shape, &self.plan);
-        let (pairs, windows) = (shape.k().div_ceil(2), shape.windows.count());
+        let (shape, plan, form) = (self.call.shape, &self.plan, self.form);
+        let (steps, words) = (form.steps(shape), form.words(shape));
+        let windows = shape.windows.count();
         let group = entry % shape.groups;
-        let weights = &self.weights[group * shape.m * pairs..][..shape.m * pairs];
+        let weights = &self.weights[group * shape.m * words..][..shape.m * words];
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        let (tiles, panels) = (rows.len().div_ceil(MR), (end - first).div_ceil(NR));
+        let (tiles, panels) = (rows.len().div_ceil(form.rows()), (end - first).div_ceil(NR));
         // Weights that are many pass by once for all panels.
-        let few = rows.len() * pairs <= FEW_WEIGHTS;
+        let few = rows.len() * words <= FEW_WEIGHTS;
         for i in 0..tiles * panels {
             let (tile, panel) = match few {
                 true => (i % tiles, i / tiles),
                 false => (i / panels, i % panels),
             };
-            let (row, at) = (rows.start + tile * MR, first + panel * NR);
-            let count = MR.min(rows.end - row);
-            let a = &weights[row * pairs..][..count * pairs];
-            let b = &columns[panel * pairs * NR..][..pairs * NR];
+            let (row, at) = (rows.start + tile * form.rows(), first + panel * NR);
+            let count = form.rows().min(rows.end - row);
+            let a = &weights[row * words..][..count * words];
+            let b = &columns[panel * steps * NR..][..steps * NR];
             let mut bytes = [[0; NR]; MR];
             let width = NR.min(end - at);
             let channels = group * shape.m + row..group * shape.m + row + count;
-            self.tile(channels, width, a, b, &mut bytes);
+            match form {
+                Form::Pairs => self.tile(channels, width, a, b, &mut bytes),
+                #[cfg(target_arch = "x86_64")]
+                Form::Quads => {
+                    let sums = &self.weights[shape.groups * shape.m * words..];
+                    let begin = super::quads::begin(sums, channels.clone(), self.call.codes);
+                    let bytes = &mut bytes;
+                    let finish = (&self.call.finish, channels.start);
+                    // SAFETY: there is AVX2 where words have four bytes.
+                    unsafe { super::quads::tile(count, width, a, b, &begin, finish, bytes) };
+                }
+            }
             for (r, bytes) in bytes[..count].iter().enumerate() {
                 let to = (entry * shape.m + row + r) * windows + at;
                 // SAFETY: a task has its channels of its windows to itself, all within y.

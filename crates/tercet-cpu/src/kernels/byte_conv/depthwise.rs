@@ -5,6 +5,8 @@
 
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::SimdLevel;
+#[cfg(target_arch = "x86_64")]
+use super::halves;
 use super::slab::{SLACK, Slab};
 use super::{ByteCall, ConvShape, MOST_TAPS, TASKS, finish, has_avx2};
 
@@ -85,6 +87,18 @@ impl Job<'_> {
     fn run(&self, plane: usize, first: usize, end: usize, slab: &mut [i16]) {
         let (shape, codes) = (self.call.shape, self.call.codes);
         let w = &shape.windows;
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2(self.level) && halves::takes(shape, self.call.weights) {
+            let slab = bytemuck::cast_slice_mut(slab);
+            // SAFETY: a task has these rows of these channels of y to itself, and the level has AVX2.
+            unsafe {
+                halves::run(self.call, plane, [first, end], self.weights, slab, |j| {
+                    let own = (plane * shape.m + j) * w.out[1] + first;
+                    self.y.slice(own * w.out[2], (end - first) * w.out[2])
+                });
+            }
+            return;
+        }
         let lies = Slab::new(w, first, end);
         let x = &self.call.x[plane * w.plane()..];
         let slab = &mut slab[..lies.channel() + SLACK];
