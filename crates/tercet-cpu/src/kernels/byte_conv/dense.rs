@@ -3,7 +3,9 @@
 //! A task has some windows, whose columns are made once as panels of 16 windows, and some channels of y. Of a tile, 6 channels by
 //! 16 windows, or 4, all sums stay in registers.
 
-use super::super::conv::Windows;
+use std::ops::Range;
+
+use self::source::{Run, Source, elements, interleave};
 use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::super::simd::SimdLevel;
 use super::slab::{SLACK, Slab};
@@ -179,6 +181,18 @@ pub(super) fn run(
     });
 }
 
+/// Channels of a panel.
+pub(super) struct Block<'a> {
+    /// The channels of y, of all groups.
+    pub(super) channels: Range<usize>,
+    /// Windows of the panel.
+    pub(super) width: usize,
+    /// The weights of the channels, but for what [`super::quads`] has at their end.
+    pub(super) a: &'a [i32],
+    /// The columns.
+    pub(super) b: &'a [i32],
+}
+
 struct Job<'a> {
     level: SimdLevel,
     form: Form,
@@ -344,45 +358,54 @@ impl Job<'_> {
     fn multiply(&self, entry: usize, chunk: usize, first: usize, end: usize, columns: &[i32]) {
         let (shape, plan, form) = (self.call.shape, &self.plan, self.form);
         let (steps, words) = (form.steps(shape), form.words(shape));
-        let windows = shape.windows.count();
         let group = entry % shape.groups;
-        let weights = &self.weights[group * shape.m * words..][..shape.m * words];
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        let (tiles, panels) = (rows.len().div_ceil(form.rows()), (end - first).div_ceil(NR));
         // Weights that are many pass by once for all panels.
-        let few = rows.len() * words <= FEW_WEIGHTS;
-        for i in 0..tiles * panels {
-            let (tile, panel) = match few {
-                true => (i % tiles, i / tiles),
-                false => (i / panels, i % panels),
-            };
-            let (row, at) = (rows.start + tile * form.rows(), first + panel * NR);
-            let count = form.rows().min(rows.end - row);
-            let a = &weights[row * words..][..count * words];
-            let b = &columns[panel * steps * NR..][..steps * NR];
-            let mut bytes = [[0; NR]; MR];
-            let width = NR.min(end - at);
-            let channels = group * shape.m + row..group * shape.m + row + count;
-            match form {
-                Form::Pairs => self.tile(channels, width, a, b, &mut bytes),
-                #[cfg(target_arch = "x86_64")]
-                Form::Quads => {
-                    let sums = &self.weights[shape.groups * shape.m * words..];
-                    let begin = super::quads::begin(sums, channels.clone(), self.call.codes);
-                    let bytes = &mut bytes;
-                    let finish = (&self.call.finish, channels.start);
-                    // SAFETY: there is AVX2 where words have four bytes.
-                    unsafe { super::quads::tile(count, width, a, b, &begin, finish, bytes) };
+        let together = match rows.len() * words <= FEW_WEIGHTS {
+            true => rows.len(),
+            false => form.rows(),
+        };
+        for row in rows.clone().step_by(together) {
+            let count = together.min(rows.end - row);
+            let channel = group * shape.m + row;
+            for (panel, at) in (first..end).step_by(NR).enumerate() {
+                let block = Block {
+                    channels: channel..channel + count,
+                    width: NR.min(end - at),
+                    a: &self.weights[channel * words..][..count * words],
+                    b: &columns[panel * steps * NR..][..steps * NR],
+                };
+                let y = self
+                    .y
+                    .from((entry * shape.m + row) * shape.windows.count() + at);
+                match form {
+                    Form::Pairs => self.tiles(&block, y),
+                    #[cfg(target_arch = "x86_64")]
+                    Form::Quads => {
+                        let ends = &self.weights[shape.groups * shape.m * words..];
+                        // SAFETY: there is AVX2 where words have four bytes; a task has its channels of its windows to
+                        // itself, all within y.
+                        unsafe { super::quads::channels(self.call, &block, ends, y.ptr()) };
+                    }
                 }
             }
-            for (r, bytes) in bytes[..count].iter().enumerate() {
-                let to = (entry * shape.m + row + r) * windows + at;
+        }
+    }
+
+    /// Channels of a panel; `y` is the first window of the first.
+    fn tiles(&self, block: &Block<'_>, y: SharedMut<u8>) {
+        let Range { start, end } = block.channels;
+        let words = block.a.len() / (end - start);
+        for first in (start..end).step_by(MR) {
+            let channels = first..end.min(first + MR);
+            let a = &block.a[(first - start) * words..][..channels.len() * words];
+            let mut bytes = [[0; NR]; MR];
+            self.tile(channels.clone(), block.width, a, block.b, &mut bytes);
+            for (channel, bytes) in channels.zip(&bytes) {
+                let to = (channel - start) * self.call.shape.windows.count();
                 // SAFETY: a task has its channels of its windows to itself, all within y.
-                let y = unsafe { self.y.slice(to, width) };
-                match width {
-                    NR => y.copy_from_slice(bytes),
-                    _ => y.copy_from_slice(&bytes[..width]),
-                }
+                let y = unsafe { y.slice(to, block.width) };
+                y.copy_from_slice(&bytes[..block.width]);
             }
         }
     }
@@ -390,7 +413,7 @@ impl Job<'_> {
     /// The bytes of a tile.
     fn tile(
         &self,
-        channels: std::ops::Range<usize>,
+        channels: Range<usize>,
         width: usize,
         a: &[i32],
         b: &[i32],
@@ -440,85 +463,9 @@ impl Job<'_> {
     }
 }
 
-/// What some windows of one tap read, in their order.
-fn elements(w: &Windows, plane: &[u8], first: usize, to: &mut [u8]) {
-    let (mut window, mut rest) = (first, to);
-    while !rest.is_empty() {
-        let (row, col) = (window / w.out[2], window % w.out[2]);
-        let count = rest.len().min(w.out[2] - col);
-        let (own, more) = rest.split_at_mut(count);
-        let from = &plane[row * w.stride[1] * w.sizes[2] + col * w.stride[2]..];
-        match w.stride[2] {
-            2 => {
-                let last = count - 1;
-                let pairs = own[..last].iter_mut().zip(from.chunks_exact(2));
-                pairs.for_each(|(y, x)| *y = x[0]);
-                own[last] = from[2 * last];
-            }
-            stride => {
-                let elements = own.iter_mut().zip(from.iter().step_by(stride));
-                elements.for_each(|(y, x)| *y = *x);
-            }
-        }
-        (window, rest) = (window + count, more);
-    }
-}
-
-/// Where the windows of a panel lie one after the other.
-#[derive(Clone, Copy)]
-struct Run {
-    from: usize,
-    /// The first window, within the panel.
-    to: usize,
-}
-
-/// What rows of a panel are gathered from.
-struct Source<'a> {
-    bytes: &'a [u8],
-    runs: &'a [Run],
-    /// Elements that may be read of the last run, at least as many as it has windows.
-    last: usize,
-}
-
-impl Source<'_> {
-    /// Writes the bytes at an offset, run by run: each whole, what comes after it over what it has too much.
-    #[inline(always)]
-    fn gather(&self, offset: usize, to: &mut [u8]) {
-        if let [run] = self.runs {
-            let from = &self.bytes[offset + run.from..];
-            match self.last {
-                NR => to[..NR].copy_from_slice(&from[..NR]),
-                last => to[..last].copy_from_slice(&from[..last]),
-            }
-            return;
-        }
-        for run in self.runs {
-            let from = &self.bytes[offset + run.from..][..NR];
-            to[run.to..][..NR].copy_from_slice(from);
-        }
-    }
-}
-
-/// Rows of bytes, two by two, as words of pairs.
-fn interleave(level: SimdLevel, stage: &[u8], flip: u8, zero: i16, panel: &mut [i32]) {
-    assert!(stage.len() >= 2 * panel.len());
-    if has_avx2(level) {
-        // SAFETY: the level has AVX2, and there are two rows of bytes for each of words.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            avx2::interleave(stage, flip, zero, panel);
-        }
-        return;
-    }
-    let value = |x: u8| i16::from(x ^ flip) - zero;
-    for (rows, out) in stage.chunks_exact(2 * NR).zip(panel.chunks_exact_mut(NR)) {
-        let (low, high) = rows.split_at(NR);
-        for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-            *out = super::pair(value(*low), value(*high));
-        }
-    }
-}
-
 #[cfg(target_arch = "x86_64")]
 #[path = "dense_avx2.rs"]
 mod avx2;
+
+#[path = "dense_source.rs"]
+mod source;

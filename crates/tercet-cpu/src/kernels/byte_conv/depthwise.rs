@@ -165,11 +165,13 @@ impl Rows<'_> {
             // SAFETY: the level has AVX2, and the slab goes on as far as vectors read.
             #[cfg(target_arch = "x86_64")]
             unsafe {
-                match weights.len() {
+                match (weights.len(), width <= NR / 2) {
                     // Windows of 3 x 3 and 5 x 5.
-                    5 => avx2::rows::<5>(self, weights, finish, y),
-                    13 => avx2::rows::<13>(self, weights, finish, y),
-                    _ => avx2::rows::<0>(self, weights, finish, y),
+                    (5, false) => avx2::rows::<5, false>(self, weights, finish, y),
+                    (5, true) => avx2::rows::<5, true>(self, weights, finish, y),
+                    (13, false) => avx2::rows::<13, false>(self, weights, finish, y),
+                    (13, true) => avx2::rows::<13, true>(self, weights, finish, y),
+                    _ => avx2::rows::<0, false>(self, weights, finish, y),
                 }
             }
             return;
@@ -188,32 +190,50 @@ impl Rows<'_> {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx2 {
+pub(super) mod avx2 {
     use std::arch::x86_64::{
-        __m256i, _mm_storeu_si128, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+        __m128i, __m256i, _mm_loadu_si128, _mm_storel_epi64, _mm_storeu_si128, _mm_unpackhi_epi64,
+        _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set_m128i,
         _mm256_set1_epi32, _mm256_setzero_si256, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16,
     };
 
     use super::super::finish::{Channel, avx2::Vectors};
     use super::{NR, Rows};
 
-    /// Adds the products of two taps to sums of 16 windows.
+    /// 16 elements of a row, or 8 and as many of another.
     #[inline(always)]
-    unsafe fn add(sums: &mut [__m256i; 2], from: *const i16, taps: &[usize], weight: __m256i) {
-        let a = _mm256_loadu_si256(from.add(taps[0]).cast());
-        let b = _mm256_loadu_si256(from.add(taps[1]).cast());
+    unsafe fn elements<const TWO: bool>([from, below]: [*const i16; 2], at: usize) -> __m256i {
+        if TWO {
+            return _mm256_set_m128i(
+                _mm_loadu_si128(below.add(at).cast()),
+                _mm_loadu_si128(from.add(at).cast()),
+            );
+        }
+        _mm256_loadu_si256(from.add(at).cast())
+    }
+
+    /// Adds the products of two taps to sums of 16 windows, those of the second half from another row if `TWO`.
+    #[inline(always)]
+    unsafe fn add<const TWO: bool>(
+        sums: &mut [__m256i; 2],
+        from: [*const i16; 2],
+        taps: &[usize],
+        weight: __m256i,
+    ) {
+        let a = elements::<TWO>(from, taps[0]);
+        let b = elements::<TWO>(from, taps[1]);
         let products = _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), weight);
         sums[0] = _mm256_add_epi32(sums[0], products);
         let products = _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), weight);
         sums[1] = _mm256_add_epi32(sums[1], products);
     }
 
-    /// With `P` pairs of taps, or as many as there are weights if that is 0.
+    /// With `P` pairs of taps, or as many as there are weights if that is 0; 8 windows of each of two rows at once if `TWO`.
     ///
     /// # Safety
     /// The machine has AVX2; the slab goes on behind the last tap of the last 16 windows that begin in a row.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn rows<const P: usize>(
+    pub(super) unsafe fn rows<const P: usize, const TWO: bool>(
         of: &Rows<'_>,
         weights: &[i32],
         finish: &Channel,
@@ -225,31 +245,51 @@ mod avx2 {
             *own = _mm256_set1_epi32(*weight);
         }
         let rows = y.len() / of.width;
-        for row in 0..rows {
+        for row in (0..rows).step_by(if TWO { 2 } else { 1 }) {
+            let second = (row + 1).min(rows - 1);
             for col in (0..of.width).step_by(NR) {
                 let from = of.slab.as_ptr().add(of.begin + row * of.step + col);
+                let from = [from, from.add((second - row) * of.step)];
                 let mut sums = [_mm256_setzero_si256(); 2];
                 if P > 0 {
                     for (i, weight) in own.iter().enumerate() {
-                        add(&mut sums, from, &of.offsets[2 * i..2 * i + 2], *weight);
+                        let taps = &of.offsets[2 * i..2 * i + 2];
+                        add::<TWO>(&mut sums, from, taps, *weight);
                     }
                 } else {
                     for (taps, weight) in of.offsets.chunks_exact(2).zip(weights) {
-                        add(&mut sums, from, taps, _mm256_set1_epi32(*weight));
+                        add::<TWO>(&mut sums, from, taps, _mm256_set1_epi32(*weight));
                     }
                 }
                 let bytes = vectors.bytes(sums[0], sums[1]);
-                let at = row * of.width + col;
-                // What is too much belongs to the next row, which comes later.
-                match y.get_mut(at..at + NR) {
-                    Some(y) => _mm_storeu_si128(y.as_mut_ptr().cast(), bytes),
-                    None => {
-                        let mut all = [0u8; NR];
-                        _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
-                        let count = NR.min(of.width - col);
-                        y[at..at + count].copy_from_slice(&all[..count]);
-                    }
-                }
+                store::<TWO>(bytes, row * of.width + col, of.width, col, y);
+            }
+        }
+    }
+
+    /// Writes the windows from `col` of a row on, which lie at `at`, and if `TWO` those of the row below it, if there is one.
+    #[inline(always)]
+    pub(in super::super) unsafe fn store<const TWO: bool>(
+        bytes: __m128i,
+        at: usize,
+        width: usize,
+        col: usize,
+        y: &mut [u8],
+    ) {
+        // What is too much belongs to the next row, which comes later.
+        if TWO && at + width + NR / 2 <= y.len() {
+            let y = y.as_mut_ptr().add(at);
+            _mm_storel_epi64(y.cast(), bytes);
+            _mm_storel_epi64(y.add(width).cast(), _mm_unpackhi_epi64(bytes, bytes));
+        } else if !TWO && at + NR <= y.len() {
+            _mm_storeu_si128(y.as_mut_ptr().add(at).cast(), bytes);
+        } else {
+            let mut all = [0u8; NR];
+            _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
+            let count = (width - col).min(NR);
+            y[at..at + count].copy_from_slice(&all[..count]);
+            if TWO && at + width < y.len() {
+                y[at + width..][..count].copy_from_slice(&all[NR / 2..][..count]);
             }
         }
     }

@@ -95,6 +95,20 @@ pub(super) mod avx2 {
             }
         }
 
+        /// Those of a channel of this scale and bias.
+        ///
+        /// # Safety
+        /// The machine has AVX2.
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        pub(in super::super) unsafe fn with(&self, scale: f32, bias: f32) -> Vectors {
+            Vectors {
+                scale: _mm256_set1_ps(scale),
+                bias: _mm256_set1_ps(bias),
+                ..*self
+            }
+        }
+
         /// Goes on to a channel.
         ///
         /// # Safety

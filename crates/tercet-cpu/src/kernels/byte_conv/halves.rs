@@ -133,13 +133,13 @@ pub(super) unsafe fn run<'a>(
 
 mod avx2 {
     use std::arch::x86_64::{
-        __m256i, _mm_loadl_epi64, _mm_loadu_si128, _mm_storel_epi64, _mm_storeu_si128,
-        _mm_unpackhi_epi64, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+        __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
         _mm256_maddubs_epi16, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16,
         _mm256_set1_epi32, _mm256_setzero_si256, _mm256_storeu_si256, _mm256_unpackhi_epi16,
         _mm256_unpacklo_epi16, _mm256_xor_si256,
     };
 
+    use super::super::depthwise::avx2::store;
     use super::super::finish::{Channel, avx2::Vectors};
     use super::SLACK;
 
@@ -282,23 +282,7 @@ mod avx2 {
                     ];
                 }
                 let bytes = vectors.bytes(sums[0], sums[1]);
-                let at = row * of.width + col;
-                if TWO && at + of.width + 8 <= y.len() {
-                    _mm_storel_epi64(y.as_mut_ptr().add(at).cast(), bytes);
-                    let below = y.as_mut_ptr().add(at + of.width);
-                    _mm_storel_epi64(below.cast(), _mm_unpackhi_epi64(bytes, bytes));
-                } else if !TWO && at + 16 <= y.len() {
-                    // What is too much belongs to the next row, which comes later.
-                    _mm_storeu_si128(y.as_mut_ptr().add(at).cast(), bytes);
-                } else {
-                    let mut all = [0u8; 16];
-                    _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
-                    let count = (of.width - col).min(16);
-                    y[at..at + count].copy_from_slice(&all[..count]);
-                    if TWO && second > row {
-                        y[at + of.width..][..count].copy_from_slice(&all[8..8 + count]);
-                    }
-                }
+                store::<TWO>(bytes, row * of.width + col, of.width, col, y);
             }
         }
     }

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use super::dense::{MR, NR};
-use super::{Codes, ConvShape, Finish};
+use super::dense::{Block, NR};
+use super::{ByteCall, Codes, ConvShape};
 
 /// Channels of a tile.
 pub(super) const ROWS: usize = 4;
@@ -70,51 +70,27 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
     }
 }
 
-/// What sums of these channels begin with, from what weights have at their end: elements of x are 128 or 0 less than codes, not
-/// their zero point.
-pub(super) fn begin(ends: &[i32], channels: Range<usize>, codes: Codes) -> [i32; ROWS] {
-    let more = if codes.signed { 0 } else { 128 } - codes.zero;
-    let mut begin = [0; ROWS];
-    let ends = ends[2 * channels.start..2 * channels.end].chunks_exact(2);
-    for (begin, ends) in begin.iter_mut().zip(ends) {
-        *begin = ends[0].wrapping_mul(more).wrapping_add(ends[1]);
-    }
-    begin
-}
-
 /// What makes a byte of x one with a sign.
 fn flip(codes: Codes) -> u8 {
     codes.flip() ^ 0x80
 }
 
-/// The bytes of up to 4 channels for 16 windows, or 4.
+/// Channels of a panel, from weights and what all weights have at their end; `y` is the first window of the first channel.
 ///
 /// # Safety
-/// The machine has AVX2.
+/// The machine has AVX2. In `y` are the windows of all channels.
 ///
 /// # Panics
-/// If `a` has not two words for each channel and step of `b`.
-pub(super) unsafe fn tile(
-    channels: usize,
-    width: usize,
-    a: &[i32],
-    b: &[i32],
-    begin: &[i32; ROWS],
-    finish: (&Finish<'_>, usize),
-    bytes: &mut [[u8; NR]; MR],
-) {
-    assert_eq!(a.len() * NR, 2 * channels * b.len());
-    let tile = match (channels, width > 4) {
-        (1, false) => avx2::tile::<1, 1>,
-        (2, false) => avx2::tile::<2, 1>,
-        (3, false) => avx2::tile::<3, 1>,
-        (_, false) => avx2::tile::<4, 1>,
-        (1, true) => avx2::tile::<1, 2>,
-        (2, true) => avx2::tile::<2, 2>,
-        (3, true) => avx2::tile::<3, 2>,
-        (_, true) => avx2::tile::<4, 2>,
-    };
-    tile(a, b, begin, finish, bytes);
+/// If there are not two words of weights for each channel and step of the panel, or two at their end.
+pub(super) unsafe fn channels(call: &ByteCall<'_>, block: &Block<'_>, ends: &[i32], y: *mut u8) {
+    let Range { start, end } = block.channels;
+    assert_eq!(block.a.len() * NR, 2 * (end - start) * block.b.len());
+    assert!(block.width <= NR && call.finish.scale.len() >= end && call.finish.bias.len() >= end);
+    let ends = &ends[2 * start..2 * end];
+    match block.width > 4 {
+        true => avx2::channels::<2>(call, block, ends, y),
+        false => avx2::channels::<1>(call, block, ends, y),
+    }
 }
 
 /// `count` elements of four rows as words, 16 at a time, `apart` from each other; zeros for rows that are not there.
@@ -157,29 +133,77 @@ mod avx2 {
         _mm256_xor_si256,
     };
 
-    use super::super::Finish;
     use super::super::finish::avx2::Vectors;
-    use super::{MR, NR, ROWS};
+    use super::{Block, ByteCall, NR, ROWS};
 
-    /// The bytes of `R` channels for 16 windows, or with `V` = 1 for 4.
+    /// Channels for 16 windows, or with `V` = 1 for 4.
     ///
     /// # Safety
-    /// The machine has AVX2; `a` has `2 R` words and `b` 16 for each step along the depth.
+    /// As [`super::channels`], which has compared lengths.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn tile<const R: usize, const V: usize>(
-        a: &[i32],
-        b: &[i32],
-        begin: &[i32; ROWS],
-        (finish, channel): (&Finish<'_>, usize),
-        bytes: &mut [[u8; NR]; MR],
+    pub(super) unsafe fn channels<const V: usize>(
+        call: &ByteCall<'_>,
+        block: &Block<'_>,
+        ends: &[i32],
+        y: *mut u8,
     ) {
+        // Elements of x are codes less 128 or 0, not less their zero point.
+        let more = if call.codes.signed { 0 } else { 128 } - call.codes.zero;
+        let of = Tile {
+            a: block.a.as_ptr(),
+            b: block.b.as_ptr(),
+            steps: block.b.len() / NR,
+            ends: ends.as_ptr(),
+            more,
+            width: block.width,
+            apart: call.shape.windows.count(),
+            scale: call.finish.scale.as_ptr().add(block.channels.start),
+            bias: call.finish.bias.as_ptr().add(block.channels.start),
+            vectors: Vectors::of(&call.finish),
+        };
+        let count = block.channels.len();
+        let whole = count / ROWS * ROWS;
+        for row in (0..whole).step_by(ROWS) {
+            tile::<ROWS, V>(&of, row, y);
+        }
+        match count - whole {
+            0 => {}
+            1 => tile::<1, V>(&of, whole, y),
+            2 => tile::<2, V>(&of, whole, y),
+            _ => tile::<3, V>(&of, whole, y),
+        }
+    }
+
+    /// What tiles are made of.
+    struct Tile {
+        /// Two words for each channel and step.
+        a: *const i32,
+        /// 16 words for each step.
+        b: *const i32,
+        steps: usize,
+        /// Two words for each channel, and what the first is multiplied by.
+        ends: *const i32,
+        more: i32,
+        /// Windows, and from one channel of y to the next.
+        width: usize,
+        apart: usize,
+        scale: *const f32,
+        bias: *const f32,
+        vectors: Vectors,
+    }
+
+    /// The bytes of `R` channels from `row` on.
+    #[inline(always)]
+    unsafe fn tile<const R: usize, const V: usize>(of: &Tile, row: usize, y: *mut u8) {
         let ones = _mm256_set1_epi16(1);
         let mut sums = [[_mm256_setzero_si256(); V]; R];
-        for (sums, begin) in sums.iter_mut().zip(begin) {
-            *sums = [_mm256_set1_epi32(*begin); V];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let ends = of.ends.add(2 * (row + r));
+            let begin = (*ends).wrapping_mul(of.more).wrapping_add(*ends.add(1));
+            *sums = [_mm256_set1_epi32(begin); V];
         }
-        let (mut a, mut b, steps) = (a.as_ptr(), b.as_ptr(), b.len() / NR);
-        for _ in 0..steps {
+        let (mut a, mut b) = (of.a.add(2 * row * of.steps), of.b);
+        for _ in 0..of.steps {
             let mut columns = [_mm256_setzero_si256(); V];
             for (v, columns) in columns.iter_mut().enumerate() {
                 *columns = _mm256_loadu_si256(b.add(8 * v).cast());
@@ -195,11 +219,20 @@ mod avx2 {
             a = a.add(2 * R);
             b = b.add(NR);
         }
-        let mut vectors = Vectors::of(finish);
         for (r, sums) in sums.iter().enumerate() {
-            vectors.turn(finish, channel + r);
+            let channel = row + r;
+            let vectors = of
+                .vectors
+                .with(*of.scale.add(channel), *of.bias.add(channel));
             let packed = vectors.bytes(sums[0], sums[V - 1]);
-            _mm_storeu_si128(bytes[r].as_mut_ptr().cast(), packed);
+            let y = y.add(channel * of.apart);
+            if V == 2 && of.width == NR {
+                _mm_storeu_si128(y.cast(), packed);
+                continue;
+            }
+            let mut all = [0u8; NR];
+            _mm_storeu_si128(all.as_mut_ptr().cast(), packed);
+            y.copy_from_nonoverlapping(all.as_ptr(), of.width);
         }
     }
 
