@@ -3,6 +3,8 @@
 //! A task has some rows of windows of a channel of x: a slab of them as 16 bits less the zero point, then 16 windows at a time, taps
 //! two by two.
 
+use std::ops::Range;
+
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::SimdLevel;
 #[cfg(target_arch = "x86_64")]
@@ -69,9 +71,8 @@ pub(super) fn run(
         let first = task % blocks * rows;
         let end = height.min(first + rows);
         let own = task / blocks * together;
-        for plane in own..planes.min(own + together) {
-            job.run(plane, first, end, bytemuck::cast_slice_mut(part));
-        }
+        let own = own..planes.min(own + together);
+        job.run(own, first, end, bytemuck::cast_slice_mut(part));
     });
 }
 
@@ -83,44 +84,39 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The rows `first..end` of windows of a channel of x.
-    fn run(&self, plane: usize, first: usize, end: usize, slab: &mut [i16]) {
+    /// The rows `first..end` of windows of some channels of x.
+    fn run(&self, planes: Range<usize>, first: usize, end: usize, slab: &mut [i16]) {
         let (shape, codes) = (self.call.shape, self.call.codes);
         let w = &shape.windows;
+        let [_, height, width] = w.out;
+        let rows_of = |plane: usize, j: usize| {
+            let own = (plane * shape.m + j) * height + first;
+            // SAFETY: a task has these rows of these channels of y to itself.
+            unsafe { self.y.slice(own * width, (end - first) * width) }
+        };
         #[cfg(target_arch = "x86_64")]
         if has_avx2(self.level) && halves::takes(shape, self.call.weights) {
             let slab = bytemuck::cast_slice_mut(slab);
-            // SAFETY: a task has these rows of these channels of y to itself, and the level has AVX2.
-            unsafe {
-                halves::run(self.call, plane, [first, end], self.weights, slab, |j| {
-                    let own = (plane * shape.m + j) * w.out[1] + first;
-                    self.y.slice(own * w.out[2], (end - first) * w.out[2])
-                });
-            }
-            return;
+            // SAFETY: the level has AVX2.
+            return unsafe {
+                halves::run(self.call, planes, [first, end], self.weights, slab, rows_of)
+            };
         }
         let lies = Slab::new(w, first, end);
-        let x = &self.call.x[plane * w.plane()..];
         let slab = &mut slab[..lies.channel() + SLACK];
-        match has_avx2(self.level) && lies.is_narrow() {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the level has AVX2.
-            true => unsafe { lies.fill_words(w, x, codes, slab) },
-            _ => lies.fill(w, &x[..w.plane()], 0, slab, |x| codes.value(x)),
-        }
         let (taps, pairs) = (w.taps(), w.taps().div_ceil(2));
         let mut offsets = [0; MOST_TAPS + 1];
         for (t, offset) in offsets[..taps].iter_mut().enumerate() {
             *offset = lies.tap(w, t / w.kernel[2], t % w.kernel[2]);
         }
-        let [_, height, width] = w.out;
-        for j in 0..shape.m {
-            let channel = plane % shape.groups * shape.m + j;
-            let finish = finish::Channel::new(&self.call.finish, channel);
-            let weights = &self.weights[channel * pairs..][..pairs];
-            let own = (plane * shape.m + j) * height;
-            // SAFETY: a task has these rows of these channels of y to itself.
-            let y = unsafe { self.y.slice((own + first) * width, (end - first) * width) };
+        for plane in planes {
+            let x = &self.call.x[plane * w.plane()..];
+            match has_avx2(self.level) && lies.is_narrow() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the level has AVX2.
+                true => unsafe { lies.fill_words(w, x, codes, slab) },
+                _ => lies.fill(w, &x[..w.plane()], 0, slab, |x| codes.value(x)),
+            }
             let rows = Rows {
                 slab,
                 begin: lies.window_row(w, first),
@@ -128,7 +124,12 @@ impl Job<'_> {
                 offsets: &offsets,
                 width,
             };
-            rows.compute(self.level, weights, &finish, y);
+            for j in 0..shape.m {
+                let channel = plane % shape.groups * shape.m + j;
+                let finish = finish::Channel::new(&self.call.finish, channel);
+                let weights = &self.weights[channel * pairs..][..pairs];
+                rows.compute(self.level, weights, &finish, rows_of(plane, j));
+            }
         }
     }
 }

@@ -4,6 +4,8 @@
 //! with their padding, bytes without sign. Products of pairs are made as in [`super::quads`]; the last tap of a row stands alone, and
 //! its product with a byte without sign fits 16 bits.
 
+use std::ops::Range;
+
 use super::{ByteCall, Codes, ConvShape, finish};
 
 /// Bytes behind the last row that are read.
@@ -65,17 +67,7 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
     }
 }
 
-/// A slab of rows of bytes.
-#[derive(Clone, Copy, Debug)]
-struct Lies {
-    /// The first row, counted with padding.
-    first: usize,
-    rows: usize,
-    /// Bytes of a row.
-    row: usize,
-}
-
-/// The rows `first..end` of windows of a channel of x, to rows of channels of y.
+/// The rows `first..end` of windows of some channels of x, to rows of channels of y.
 ///
 /// # Safety
 /// The machine has AVX2.
@@ -84,30 +76,18 @@ struct Lies {
 /// If the slab has less room than its rows take.
 pub(super) unsafe fn run<'a>(
     call: &ByteCall<'_>,
-    plane: usize,
+    planes: Range<usize>,
     [first, end]: [usize; 2],
     weights: &[i32],
     slab: &mut [u8],
-    y: impl Fn(usize) -> &'a mut [u8],
+    y: impl Fn(usize, usize) -> &'a mut [u8],
 ) {
     let (shape, w) = (call.shape, &call.shape.windows);
-    let lies = Lies {
-        first: first * w.stride[1],
-        rows: (end - first - 1) * w.stride[1] + (w.kernel[1] - 1) * w.dilation[1] + 1,
-        row: 2 * (w.out[2] - 1 + pairs(shape)),
-    };
-    let slab = &mut slab[..lies.rows * lies.row + SLACK];
+    let count = (end - first - 1) * w.stride[1] + (w.kernel[1] - 1) * w.dilation[1] + 1;
+    let row = 2 * (w.out[2] - 1 + pairs(shape));
+    let slab = &mut slab[..count * row + SLACK];
     let codes = call.codes;
     let bytes = (codes.flip(), codes.flipped_zero() as u8);
-    let lines = avx2::Lines {
-        x: &call.x[plane * w.plane()..],
-        sizes: [w.sizes[1], w.sizes[2]],
-        pad: [w.pad[1], w.pad[2]],
-        first: lies.first,
-        row: lies.row,
-        count: lies.rows,
-    };
-    lines.write(bytes, slab);
     let words = words(shape);
     let rows = match (w.kernel[2], w.out[2] <= 8) {
         (3, false) => avx2::rows::<3, 2, false>,
@@ -115,19 +95,31 @@ pub(super) unsafe fn run<'a>(
         (_, false) => avx2::rows::<5, 3, false>,
         (_, true) => avx2::rows::<5, 3, true>,
     };
-    for j in 0..shape.m {
-        let channel = plane % shape.groups * shape.m + j;
-        let (own, ends) = weights[channel * words..][..words].split_at(words - 2);
-        let zero = i32::from(codes.flipped_zero());
-        let of = avx2::Rows {
-            slab,
-            tap: w.dilation[1] * lies.row,
-            step: w.stride[1] * lies.row,
-            width: w.out[2],
-            weights: own,
-            begin: ends[1].wrapping_sub(zero.wrapping_mul(ends[0])),
+    for plane in planes {
+        let lines = avx2::Lines {
+            x: &call.x[plane * w.plane()..],
+            sizes: [w.sizes[1], w.sizes[2]],
+            pad: [w.pad[1], w.pad[2]],
+            first: first * w.stride[1],
+            row,
+            count,
         };
-        rows(&of, &finish::Channel::new(&call.finish, channel), y(j));
+        lines.write(bytes, slab);
+        for j in 0..shape.m {
+            let channel = plane % shape.groups * shape.m + j;
+            let (own, ends) = weights[channel * words..][..words].split_at(words - 2);
+            let zero = i32::from(codes.flipped_zero());
+            let of = avx2::Rows {
+                slab,
+                tap: w.dilation[1] * row,
+                step: w.stride[1] * row,
+                width: w.out[2],
+                weights: own,
+                begin: ends[1].wrapping_sub(zero.wrapping_mul(ends[0])),
+            };
+            let finish = finish::Channel::new(&call.finish, channel);
+            rows(&of, &finish, y(plane, j));
+        }
     }
 }
 
