@@ -102,17 +102,18 @@ fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes) {
         lo,
         hi,
     };
-    let mut packed = vec![0; packed_len(level, &s)];
+    let mut packed = vec![0; packed_len(level, &s, codes[1])];
     pack(level, &s, codes[1], &w, &mut packed);
     let call = ByteCall {
         shape: &s,
         x: &x,
         codes: codes[0],
+        weights: codes[1],
         finish,
     };
     let run = |threads: Threads| {
         let mut y = vec![77; s.batch * channels * s.windows.count()];
-        let mut scratch = vec![-1; scratch_len(level, threads.count(), &s)];
+        let mut scratch = vec![-1; scratch_len(level, threads.count(), &s, codes[1])];
         byte_conv(level, threads, &call, &packed, &mut y, &mut scratch);
         y
     };
@@ -189,6 +190,8 @@ fn convolutions_of_bytes_are_sums_of_integers() {
         ([codes(false, 255), codes(true, 0)], codes(false, 128)),
         ([codes(true, -128), codes(true, -128)], codes(true, 127)),
         ([codes(true, 127), codes(false, 131)], codes(true, -128)),
+        ([codes(false, 3), codes(false, 127)], codes(false, 9)),
+        ([codes(true, 5), codes(false, 128)], codes(true, -3)),
     ];
     for case in CASES {
         for level in SimdLevel::available() {

@@ -5,15 +5,21 @@
 //! kept) is dropped after use, but a parameter only if setting it again is the only way in which
 //! its dependents can change.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 use tercet_ir::{Bindings, EvalCtx, EvalError, RunError, Tensor, TensorType};
 
 use crate::args::{Args, Packed, View, ViewMut};
 use crate::exec::memory::{Buffer, nothing};
+use crate::kernels::{Threads, parallel};
 use crate::plan::{Operand, Program, Root, Source, Step};
 use tercet_ir::layout::Layout;
+
+/// Weights of a thread that are packed before the next ones are computed.
+const TOGETHER: usize = 4;
+/// Bytes of them, about.
+const TOGETHER_BYTES: usize = 16 << 20;
 
 /// The constants of an executable. Clones share the memory.
 #[derive(Clone)]
@@ -94,17 +100,9 @@ impl Constants {
             }
         }
         let mut scratch = Buffer::default();
-        for p in 0..program.packs.len() {
-            if self.packs[p].is_none() {
-                let def = &program.packs[p];
-                self.require(program, def.of, parallel, &mut scratch)?;
-                let layout = layout_of(&def.operand)?;
-                let view = self.view(&def.operand, &layout);
-                let packed = (def.pack)(&view).map_err(|e| Failure::Node(def.node, def.op, e))?;
-                self.packs[p] = Some(Arc::new(packed));
-                // Peak memory: a weight goes as soon as its packed form is there.
-                self.drop_unless_needed(program, def.of);
-            }
+        let mut next = 0;
+        while next < program.packs.len() {
+            next = self.pack_some(program, next, parallel, &mut scratch)?;
         }
         for (c, def) in program.consts.iter().enumerate() {
             if def.wanted {
@@ -116,6 +114,47 @@ impl Constants {
         }
         self.ready = true;
         Ok(())
+    }
+
+    /// Packs weights from pack `first` on, several at once, and says which comes next.
+    fn pack_some(
+        &mut self,
+        program: &Program,
+        first: usize,
+        parallel: bool,
+        scratch: &mut Buffer,
+    ) -> Result<usize, Failure> {
+        let threads = Threads::parallel(parallel);
+        let most = TOGETHER * threads.count();
+        let (mut own, mut layouts, mut next, mut bytes) = (Vec::new(), Vec::new(), first, 0);
+        while next < program.packs.len() && own.len() < most && bytes < TOGETHER_BYTES {
+            if self.packs[next].is_none() {
+                let def = &program.packs[next];
+                self.require(program, def.of, parallel, scratch)?;
+                bytes += self.values[def.of].as_ref().map_or(0, |t| t.bytes().len());
+                layouts.push(layout_of(&def.operand)?);
+                own.push(next);
+            }
+            next += 1;
+        }
+        let done: Vec<OnceLock<_>> = own.iter().map(|_| OnceLock::new()).collect();
+        parallel::for_each(threads, own.len(), |i| {
+            let def = &program.packs[own[i]];
+            let packed = (def.pack)(&self.view(&def.operand, &layouts[i]));
+            let _ = done[i].set(packed);
+        });
+        for (p, packed) in own.iter().zip(done) {
+            let def = &program.packs[*p];
+            if let Some(packed) = packed.into_inner() {
+                let packed = packed.map_err(|e| Failure::Node(def.node, def.op, e))?;
+                self.packs[*p] = Some(Arc::new(packed));
+            }
+        }
+        // Peak memory: weights go as soon as their packed forms are there.
+        for p in own {
+            self.drop_unless_needed(program, program.packs[p].of);
+        }
+        Ok(next)
     }
 
     fn require(

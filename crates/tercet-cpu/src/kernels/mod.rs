@@ -29,6 +29,7 @@ pub(crate) mod team;
 
 pub mod attention;
 pub mod byte_conv;
+pub mod byte_sum;
 pub mod chain;
 pub mod columns;
 pub mod conv;

@@ -53,7 +53,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         // Of the sizes of x and y nothing is known yet, and nothing matters.
         let one = vec![1; w.shape().len()];
         let shape = shape_of(&one, w.shape(), &one);
-        let mut packed = words(packed_len(level, &shape))?;
+        let mut packed = words(packed_len(level, &shape, w_codes))?;
         pack(level, &shape, w_codes, w.dense_bytes(), &mut packed);
         Ok(Box::new(packed))
     });
@@ -62,7 +62,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         let y = &mut args.outs[0];
         let shape = shape_of(x.shape(), w.shape(), y.shape());
         let scratch: &mut [i32] = bytemuck::cast_slice_mut(args.scratch);
-        let (own, scratch) = scratch.split_at_mut(packed_len(level, &shape).next_multiple_of(16));
+        let (own, scratch) =
+            scratch.split_at_mut(packed_len(level, &shape, w_codes).next_multiple_of(16));
         let weights = match args.packed.and_then(|p| p.downcast_ref::<Vec<i32>>()) {
             Some(packed) => packed,
             None => {
@@ -74,6 +75,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
             shape: &shape,
             x: x.dense_bytes(),
             codes: x_codes,
+            weights: w_codes,
             finish: Finish {
                 scale: args.ins[2].dense(),
                 bias: args.ins[3].dense(),
@@ -90,8 +92,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         scratch: Some(Box::new(move |layouts, threads| {
             let [x, w, .., y] = layouts else { return 0 };
             let shape = shape_of(x.shape(), w.shape(), y.shape());
-            let weights = packed_len(level, &shape).next_multiple_of(16);
-            4 * (weights + scratch_len(level, threads, &shape))
+            let weights = packed_len(level, &shape, w_codes).next_multiple_of(16);
+            4 * (weights + scratch_len(level, threads, &shape, w_codes))
         })),
         pack: Some((1, pack_weights)),
         work: |layouts| {

@@ -1,17 +1,19 @@
 //! Convolution of bytes as products: weights `[m, k]` by columns `[k, windows]`.
 //!
 //! A task has some windows, whose columns are made once as panels of 16 windows, and some channels of y. Of a tile, 6 channels by
-//! 16 windows, all sums stay in registers.
+//! 16 windows, or 4, all sums stay in registers.
 
-use super::super::conv::Windows;
+use std::ops::Range;
+
+use self::source::{Run, Source, elements, interleave};
 use super::super::parallel::{self, SharedMut, Tasks, Threads};
 use super::super::simd::SimdLevel;
 use super::slab::{SLACK, Slab};
-use super::{ByteCall, ConvShape, TASKS, finish, has_avx2};
+use super::{ByteCall, Codes, ConvShape, TASKS, finish, has_avx2};
 
 /// Windows of a panel.
-const NR: usize = 16;
-/// Channels of a tile.
+pub(super) const NR: usize = 16;
+/// Channels of a tile at most.
 pub(super) const MR: usize = 6;
 /// Words of the columns of a task, about: most of a second-level cache.
 const COLUMNS: usize = 80 << 10;
@@ -21,6 +23,59 @@ const MOST_PANELS: usize = 8;
 const FEW_WEIGHTS: usize = 48 << 10;
 /// Rows of columns that are gathered together.
 const STAGE: usize = 64;
+
+/// What a word of columns holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Two elements of 16 bits, by as many weights.
+    Pairs,
+    /// Four bytes, by four weights that are at most 128: see [`super::quads`].
+    #[cfg(target_arch = "x86_64")]
+    Quads,
+}
+
+impl Form {
+    pub(super) fn of(level: SimdLevel, weights: Codes) -> Form {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2(level) && super::quads::takes(weights) {
+            return Form::Quads;
+        }
+        let _ = (level, weights);
+        Form::Pairs
+    }
+
+    /// Elements of a word.
+    pub(super) fn depth(self) -> usize {
+        match self {
+            Form::Pairs => 2,
+            #[cfg(target_arch = "x86_64")]
+            Form::Quads => 4,
+        }
+    }
+
+    /// Channels of a tile.
+    pub(super) fn rows(self) -> usize {
+        match self {
+            Form::Pairs => MR,
+            #[cfg(target_arch = "x86_64")]
+            Form::Quads => super::quads::ROWS,
+        }
+    }
+
+    /// Words of columns of a window.
+    fn steps(self, shape: &ConvShape) -> usize {
+        shape.k().div_ceil(self.depth())
+    }
+
+    /// Words of weights of a channel, but for what [`super::quads`] has at their end.
+    pub(super) fn words(self, shape: &ConvShape) -> usize {
+        match self {
+            Form::Pairs => self.steps(shape),
+            #[cfg(target_arch = "x86_64")]
+            Form::Quads => 2 * self.steps(shape),
+        }
+    }
+}
 
 /// How a convolution falls into tasks.
 struct Plan {
@@ -35,27 +90,27 @@ struct Plan {
 }
 
 /// Panels of a task whose columns fit.
-fn most_panels(shape: &ConvShape) -> usize {
-    let own = shape.k().div_ceil(2).max(1) * NR;
+fn most_panels(form: Form, shape: &ConvShape) -> usize {
+    let own = form.steps(shape).max(1) * NR;
     let all = shape.windows.count().div_ceil(NR).max(1);
     (COLUMNS / own).clamp(1, MOST_PANELS).min(all)
 }
 
 impl Plan {
-    fn new(shape: &ConvShape, threads: usize) -> Plan {
+    fn new(form: Form, shape: &ConvShape, threads: usize) -> Plan {
         let all = shape.windows.count().div_ceil(NR);
         let entries = shape.batch * shape.groups;
         let wanted = TASKS * threads;
-        let mut panels = most_panels(shape);
+        let mut panels = most_panels(form, shape);
         if shape.m * shape.k() / 2 <= FEW_WEIGHTS {
             panels = panels.min((all * entries).div_ceil(wanted)).max(1);
         }
         let blocks = all.div_ceil(panels);
-        let tiles = shape.m.div_ceil(MR);
+        let tiles = shape.m.div_ceil(form.rows());
         let chunks = wanted
             .div_ceil(entries * blocks)
             .clamp(1, tiles.div_ceil(2).max(1));
-        let rows = tiles.div_ceil(chunks) * MR;
+        let rows = tiles.div_ceil(chunks) * form.rows();
         Plan {
             panels,
             blocks,
@@ -82,27 +137,27 @@ fn takes_elements(shape: &ConvShape) -> bool {
 }
 
 /// Bytes of the slab of a task.
-fn slab_len(shape: &ConvShape) -> usize {
+fn slab_len(form: Form, shape: &ConvShape) -> usize {
     if reads_planes(shape) {
         return 0;
     }
     let w = &shape.windows;
     if takes_elements(shape) {
-        return shape.channels * most_panels(shape) * NR + SLACK;
+        return shape.channels * most_panels(form, shape) * NR + SLACK;
     }
-    let rows = (most_panels(shape) * NR).div_ceil(w.out[2].max(1)) + 1;
+    let rows = (most_panels(form, shape) * NR).div_ceil(w.out[2].max(1)) + 1;
     let slab = Slab::new(w, 0, rows.min(w.out[1]));
     shape.channels * slab.channel() + SLACK
 }
 
 /// Words of scratch memory of a thread.
-pub(super) fn part_len(shape: &ConvShape) -> usize {
-    let columns = most_panels(shape) * shape.k().div_ceil(2) * NR;
-    (columns + slab_len(shape).div_ceil(4)).next_multiple_of(16)
+pub(super) fn part_len(form: Form, shape: &ConvShape) -> usize {
+    let columns = most_panels(form, shape) * form.steps(shape) * NR;
+    (columns + slab_len(form, shape).div_ceil(4)).next_multiple_of(16)
 }
 
 pub(super) fn run(
-    level: SimdLevel,
+    (level, form): (SimdLevel, Form),
     threads: Threads,
     call: &ByteCall<'_>,
     weights: &[i32],
@@ -110,22 +165,37 @@ pub(super) fn run(
     scratch: &mut [i32],
 ) {
     let shape = call.shape;
-    let plan = Plan::new(shape, threads.count());
+    let plan = Plan::new(form, shape, threads.count());
     let tasks = shape.batch * shape.groups * plan.blocks * plan.chunks;
+    let part = part_len(form, shape);
     let job = Job {
         level,
+        form,
         call,
         weights,
         plan,
         y: SharedMut::new(y),
     };
-    parallel::for_workers(threads, tasks, scratch, part_len(shape), |tasks, part| {
+    parallel::for_workers(threads, tasks, scratch, part, |tasks, part| {
         job.run(tasks, part);
     });
 }
 
+/// Channels of a panel.
+pub(super) struct Block<'a> {
+    /// The channels of y, of all groups.
+    pub(super) channels: Range<usize>,
+    /// Windows of the panel.
+    pub(super) width: usize,
+    /// The weights of the channels, but for what [`super::quads`] has at their end.
+    pub(super) a: &'a [i32],
+    /// The columns.
+    pub(super) b: &'a [i32],
+}
+
 struct Job<'a> {
     level: SimdLevel,
+    form: Form,
     call: &'a ByteCall<'a>,
     weights: &'a [i32],
     plan: Plan,
@@ -136,7 +206,7 @@ impl Job<'_> {
     /// Tasks of the same windows follow each other, and share columns.
     fn run(&self, tasks: Tasks<'_>, part: &mut [i32]) {
         let (shape, plan) = (self.call.shape, &self.plan);
-        let len = most_panels(shape) * shape.k().div_ceil(2) * NR;
+        let len = most_panels(self.form, shape) * self.form.steps(shape) * NR;
         let (columns, slab) = part.split_at_mut(len);
         let slab: &mut [u8] = bytemuck::cast_slice_mut(slab);
         let mut made = None;
@@ -165,7 +235,7 @@ impl Job<'_> {
         let w = &shape.windows;
         let own = shape.channels * w.plane();
         let x = &self.call.x[entry * own..][..own];
-        let panel_len = shape.k().div_ceil(2) * NR;
+        let panel_len = self.form.steps(shape) * NR;
         if reads_planes(shape) {
             let from = &x[first..];
             return self.planes(from, w.plane(), end - first, columns);
@@ -189,7 +259,12 @@ impl Job<'_> {
         for c in 0..shape.channels {
             let plane = &x[c * w.plane()..][..w.plane()];
             let to = &mut slab[c * lies.channel()..][..lies.channel()];
-            lies.fill(w, plane, pad, to, |x| x);
+            match has_avx2(self.level) && w.stride[2] == 2 {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the level has AVX2.
+                true => unsafe { lies.fill_halves(w, plane, pad, to) },
+                _ => lies.fill(w, plane, pad, to, |x| x),
+            }
         }
         let bytes = &slab[..shape.channels * lies.channel() + SLACK];
         for (at, panel) in firsts.zip(panels) {
@@ -223,18 +298,25 @@ impl Job<'_> {
     /// Panels of `count` windows of planes that lie `apart`.
     fn planes(&self, from: &[u8], apart: usize, count: usize, columns: &mut [i32]) {
         let (shape, codes) = (self.call.shape, self.call.codes);
-        let panel_len = shape.k().div_ceil(2) * NR;
+        let panel_len = self.form.steps(shape) * NR;
         if has_avx2(self.level) {
-            // SAFETY: the level has AVX2.
             #[cfg(target_arch = "x86_64")]
-            unsafe {
-                let (low, high) = (0..shape.channels, 1..shape.channels);
-                for (p, low) in low.step_by(2).enumerate() {
-                    let of = |c: usize| &from[c * apart..];
-                    let high = high.contains(&(low + 1)).then(|| of(low + 1));
-                    let codes = (codes.flip(), codes.flipped_zero());
-                    let to = &mut columns[p * NR..];
-                    super::pairs::panels(of(low), high, count, codes, to, panel_len);
+            for (p, low) in (0..shape.channels).step_by(self.form.depth()).enumerate() {
+                let of = |c: usize| (c < shape.channels).then(|| &from[c * apart..]);
+                let to = &mut columns[p * NR..];
+                // SAFETY: the level has AVX2.
+                unsafe {
+                    match self.form {
+                        Form::Pairs => {
+                            let codes = (codes.flip(), codes.flipped_zero());
+                            let low_row = &from[low * apart..];
+                            super::pairs::panels(low_row, of(low + 1), count, codes, to, panel_len);
+                        }
+                        Form::Quads => {
+                            let rows = [0, 1, 2, 3].map(|i| of(low + i));
+                            super::quads::panels(rows, count, codes, to, panel_len);
+                        }
+                    }
                 }
             }
             return;
@@ -250,56 +332,85 @@ impl Job<'_> {
         }
     }
 
-    /// The rows of a panel, at these offsets of the source, as pairs.
+    /// The rows of a panel, at these offsets of the source, as words.
     fn panel(&self, source: &Source<'_>, offsets: impl Iterator<Item = usize>, panel: &mut [i32]) {
         let codes = self.call.codes;
-        let (flip, zero) = (codes.flip(), codes.flipped_zero());
+        let depth = self.form.depth();
         let mut stage = [0u8; (STAGE + 1) * NR];
         let mut offsets = offsets;
-        for panel in panel.chunks_mut(STAGE / 2 * NR) {
-            let rows = panel.len() / NR * 2;
+        for panel in panel.chunks_mut(STAGE / depth * NR) {
+            let rows = panel.len() / NR * depth;
             let mut made = 0;
             for offset in offsets.by_ref().take(rows) {
                 source.gather(offset, &mut stage[made * NR..]);
                 made += 1;
             }
-            // An odd depth: the weights beside this row are zeros.
+            // The last word: the weights beside these rows are zeros.
             stage[made * NR..rows.max(made) * NR].fill(0);
-            interleave(self.level, &stage, flip, zero, panel);
+            match self.form {
+                Form::Pairs => {
+                    let (flip, zero) = (codes.flip(), codes.flipped_zero());
+                    interleave(self.level, &stage, flip, zero, panel);
+                }
+                // SAFETY: there is AVX2 where words have four bytes.
+                #[cfg(target_arch = "x86_64")]
+                Form::Quads => unsafe { super::quads::interleave(&stage, codes, panel) },
+            }
         }
     }
 
     /// Some channels of the windows `first..end`.
     fn multiply(&self, entry: usize, chunk: usize, first: usize, end: usize, columns: &[i32]) {
-        let (shape, plan) = (self.call.shape, &self.plan);
-        let (pairs, windows) = (shape.k().div_ceil(2), shape.windows.count());
+        let (shape, plan, form) = (self.call.shape, &self.plan, self.form);
+        let (steps, words) = (form.steps(shape), form.words(shape));
         let group = entry % shape.groups;
-        let weights = &self.weights[group * shape.m * pairs..][..shape.m * pairs];
         let rows = chunk * plan.rows..shape.m.min((chunk + 1) * plan.rows);
-        let (tiles, panels) = (rows.len().div_ceil(MR), (end - first).div_ceil(NR));
         // Weights that are many pass by once for all panels.
-        let few = rows.len() * pairs <= FEW_WEIGHTS;
-        for i in 0..tiles * panels {
-            let (tile, panel) = match few {
-                true => (i % tiles, i / tiles),
-                false => (i / panels, i % panels),
-            };
-            let (row, at) = (rows.start + tile * MR, first + panel * NR);
-            let count = MR.min(rows.end - row);
-            let a = &weights[row * pairs..][..count * pairs];
-            let b = &columns[panel * pairs * NR..][..pairs * NR];
-            let mut bytes = [[0; NR]; MR];
-            let width = NR.min(end - at);
-            let channels = group * shape.m + row..group * shape.m + row + count;
-            self.tile(channels, width, a, b, &mut bytes);
-            for (r, bytes) in bytes[..count].iter().enumerate() {
-                let to = (entry * shape.m + row + r) * windows + at;
-                // SAFETY: a task has its channels of its windows to itself, all within y.
-                let y = unsafe { self.y.slice(to, width) };
-                match width {
-                    NR => y.copy_from_slice(bytes),
-                    _ => y.copy_from_slice(&bytes[..width]),
+        let together = match rows.len() * words <= FEW_WEIGHTS {
+            true => rows.len(),
+            false => form.rows(),
+        };
+        for row in rows.clone().step_by(together) {
+            let count = together.min(rows.end - row);
+            let channel = group * shape.m + row;
+            for (panel, at) in (first..end).step_by(NR).enumerate() {
+                let block = Block {
+                    channels: channel..channel + count,
+                    width: NR.min(end - at),
+                    a: &self.weights[channel * words..][..count * words],
+                    b: &columns[panel * steps * NR..][..steps * NR],
+                };
+                let y = self
+                    .y
+                    .from((entry * shape.m + row) * shape.windows.count() + at);
+                match form {
+                    Form::Pairs => self.tiles(&block, y),
+                    #[cfg(target_arch = "x86_64")]
+                    Form::Quads => {
+                        let ends = &self.weights[shape.groups * shape.m * words..];
+                        // SAFETY: there is AVX2 where words have four bytes; a task has its channels of its windows to
+                        // itself, all within y.
+                        unsafe { super::quads::channels(self.call, &block, ends, y.ptr()) };
+                    }
                 }
+            }
+        }
+    }
+
+    /// Channels of a panel; `y` is the first window of the first.
+    fn tiles(&self, block: &Block<'_>, y: SharedMut<u8>) {
+        let Range { start, end } = block.channels;
+        let words = block.a.len() / (end - start);
+        for first in (start..end).step_by(MR) {
+            let channels = first..end.min(first + MR);
+            let a = &block.a[(first - start) * words..][..channels.len() * words];
+            let mut bytes = [[0; NR]; MR];
+            self.tile(channels.clone(), block.width, a, block.b, &mut bytes);
+            for (channel, bytes) in channels.zip(&bytes) {
+                let to = (channel - start) * self.call.shape.windows.count();
+                // SAFETY: a task has its channels of its windows to itself, all within y.
+                let y = unsafe { y.slice(to, block.width) };
+                y.copy_from_slice(&bytes[..block.width]);
             }
         }
     }
@@ -307,7 +418,7 @@ impl Job<'_> {
     /// The bytes of a tile.
     fn tile(
         &self,
-        channels: std::ops::Range<usize>,
+        channels: Range<usize>,
         width: usize,
         a: &[i32],
         b: &[i32],
@@ -357,85 +468,9 @@ impl Job<'_> {
     }
 }
 
-/// What some windows of one tap read, in their order.
-fn elements(w: &Windows, plane: &[u8], first: usize, to: &mut [u8]) {
-    let (mut window, mut rest) = (first, to);
-    while !rest.is_empty() {
-        let (row, col) = (window / w.out[2], window % w.out[2]);
-        let count = rest.len().min(w.out[2] - col);
-        let (own, more) = rest.split_at_mut(count);
-        let from = &plane[row * w.stride[1] * w.sizes[2] + col * w.stride[2]..];
-        match w.stride[2] {
-            2 => {
-                let last = count - 1;
-                let pairs = own[..last].iter_mut().zip(from.chunks_exact(2));
-                pairs.for_each(|(y, x)| *y = x[0]);
-                own[last] = from[2 * last];
-            }
-            stride => {
-                let elements = own.iter_mut().zip(from.iter().step_by(stride));
-                elements.for_each(|(y, x)| *y = *x);
-            }
-        }
-        (window, rest) = (window + count, more);
-    }
-}
-
-/// Where the windows of a panel lie one after the other.
-#[derive(Clone, Copy)]
-struct Run {
-    from: usize,
-    /// The first window, within the panel.
-    to: usize,
-}
-
-/// What rows of a panel are gathered from.
-struct Source<'a> {
-    bytes: &'a [u8],
-    runs: &'a [Run],
-    /// Elements that may be read of the last run, at least as many as it has windows.
-    last: usize,
-}
-
-impl Source<'_> {
-    /// Writes the bytes at an offset, run by run: each whole, what comes after it over what it has too much.
-    #[inline(always)]
-    fn gather(&self, offset: usize, to: &mut [u8]) {
-        if let [run] = self.runs {
-            let from = &self.bytes[offset + run.from..];
-            match self.last {
-                NR => to[..NR].copy_from_slice(&from[..NR]),
-                last => to[..last].copy_from_slice(&from[..last]),
-            }
-            return;
-        }
-        for run in self.runs {
-            let from = &self.bytes[offset + run.from..][..NR];
-            to[run.to..][..NR].copy_from_slice(from);
-        }
-    }
-}
-
-/// Rows of bytes, two by two, as words of pairs.
-fn interleave(level: SimdLevel, stage: &[u8], flip: u8, zero: i16, panel: &mut [i32]) {
-    assert!(stage.len() >= 2 * panel.len());
-    if has_avx2(level) {
-        // SAFETY: the level has AVX2, and there are two rows of bytes for each of words.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            avx2::interleave(stage, flip, zero, panel);
-        }
-        return;
-    }
-    let value = |x: u8| i16::from(x ^ flip) - zero;
-    for (rows, out) in stage.chunks_exact(2 * NR).zip(panel.chunks_exact_mut(NR)) {
-        let (low, high) = rows.split_at(NR);
-        for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-            *out = super::pair(value(*low), value(*high));
-        }
-    }
-}
-
 #[cfg(target_arch = "x86_64")]
 #[path = "dense_avx2.rs"]
 mod avx2;
+
+#[path = "dense_source.rs"]
+mod source;

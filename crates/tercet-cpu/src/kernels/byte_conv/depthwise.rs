@@ -3,8 +3,12 @@
 //! A task has some rows of windows of a channel of x: a slab of them as 16 bits less the zero point, then 16 windows at a time, taps
 //! two by two.
 
+use std::ops::Range;
+
 use super::super::parallel::{self, SharedMut, Threads};
 use super::super::simd::SimdLevel;
+#[cfg(target_arch = "x86_64")]
+use super::halves;
 use super::slab::{SLACK, Slab};
 use super::{ByteCall, ConvShape, MOST_TAPS, TASKS, finish, has_avx2};
 
@@ -67,9 +71,8 @@ pub(super) fn run(
         let first = task % blocks * rows;
         let end = height.min(first + rows);
         let own = task / blocks * together;
-        for plane in own..planes.min(own + together) {
-            job.run(plane, first, end, bytemuck::cast_slice_mut(part));
-        }
+        let own = own..planes.min(own + together);
+        job.run(own, first, end, bytemuck::cast_slice_mut(part));
     });
 }
 
@@ -81,32 +84,39 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// The rows `first..end` of windows of a channel of x.
-    fn run(&self, plane: usize, first: usize, end: usize, slab: &mut [i16]) {
+    /// The rows `first..end` of windows of some channels of x.
+    fn run(&self, planes: Range<usize>, first: usize, end: usize, slab: &mut [i16]) {
         let (shape, codes) = (self.call.shape, self.call.codes);
         let w = &shape.windows;
-        let lies = Slab::new(w, first, end);
-        let x = &self.call.x[plane * w.plane()..];
-        let slab = &mut slab[..lies.channel() + SLACK];
-        match has_avx2(self.level) && lies.is_narrow() {
-            #[cfg(target_arch = "x86_64")]
+        let [_, height, width] = w.out;
+        let rows_of = |plane: usize, j: usize| {
+            let own = (plane * shape.m + j) * height + first;
+            // SAFETY: a task has these rows of these channels of y to itself.
+            unsafe { self.y.slice(own * width, (end - first) * width) }
+        };
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2(self.level) && halves::takes(shape, self.call.weights) {
+            let slab = bytemuck::cast_slice_mut(slab);
             // SAFETY: the level has AVX2.
-            true => unsafe { lies.fill_words(w, x, codes, slab) },
-            _ => lies.fill(w, &x[..w.plane()], 0, slab, |x| codes.value(x)),
+            return unsafe {
+                halves::run(self.call, planes, [first, end], self.weights, slab, rows_of)
+            };
         }
+        let lies = Slab::new(w, first, end);
+        let slab = &mut slab[..lies.channel() + SLACK];
         let (taps, pairs) = (w.taps(), w.taps().div_ceil(2));
         let mut offsets = [0; MOST_TAPS + 1];
         for (t, offset) in offsets[..taps].iter_mut().enumerate() {
             *offset = lies.tap(w, t / w.kernel[2], t % w.kernel[2]);
         }
-        let [_, height, width] = w.out;
-        for j in 0..shape.m {
-            let channel = plane % shape.groups * shape.m + j;
-            let finish = finish::Channel::new(&self.call.finish, channel);
-            let weights = &self.weights[channel * pairs..][..pairs];
-            let own = (plane * shape.m + j) * height;
-            // SAFETY: a task has these rows of these channels of y to itself.
-            let y = unsafe { self.y.slice((own + first) * width, (end - first) * width) };
+        for plane in planes {
+            let x = &self.call.x[plane * w.plane()..];
+            match has_avx2(self.level) && lies.is_narrow() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the level has AVX2.
+                true => unsafe { lies.fill_words(w, x, codes, slab) },
+                _ => lies.fill(w, &x[..w.plane()], 0, slab, |x| codes.value(x)),
+            }
             let rows = Rows {
                 slab,
                 begin: lies.window_row(w, first),
@@ -114,7 +124,12 @@ impl Job<'_> {
                 offsets: &offsets,
                 width,
             };
-            rows.compute(self.level, weights, &finish, y);
+            for j in 0..shape.m {
+                let channel = plane % shape.groups * shape.m + j;
+                let finish = finish::Channel::new(&self.call.finish, channel);
+                let weights = &self.weights[channel * pairs..][..pairs];
+                rows.compute(self.level, weights, &finish, rows_of(plane, j));
+            }
         }
     }
 }
@@ -151,11 +166,13 @@ impl Rows<'_> {
             // SAFETY: the level has AVX2, and the slab goes on as far as vectors read.
             #[cfg(target_arch = "x86_64")]
             unsafe {
-                match weights.len() {
+                match (weights.len(), width <= NR / 2) {
                     // Windows of 3 x 3 and 5 x 5.
-                    5 => avx2::rows::<5>(self, weights, finish, y),
-                    13 => avx2::rows::<13>(self, weights, finish, y),
-                    _ => avx2::rows::<0>(self, weights, finish, y),
+                    (5, false) => avx2::rows::<5, false>(self, weights, finish, y),
+                    (5, true) => avx2::rows::<5, true>(self, weights, finish, y),
+                    (13, false) => avx2::rows::<13, false>(self, weights, finish, y),
+                    (13, true) => avx2::rows::<13, true>(self, weights, finish, y),
+                    _ => avx2::rows::<0, false>(self, weights, finish, y),
                 }
             }
             return;
@@ -174,32 +191,50 @@ impl Rows<'_> {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod avx2 {
+pub(super) mod avx2 {
     use std::arch::x86_64::{
-        __m256i, _mm_storeu_si128, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+        __m128i, __m256i, _mm_loadu_si128, _mm_storel_epi64, _mm_storeu_si128, _mm_unpackhi_epi64,
+        _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set_m128i,
         _mm256_set1_epi32, _mm256_setzero_si256, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16,
     };
 
     use super::super::finish::{Channel, avx2::Vectors};
     use super::{NR, Rows};
 
-    /// Adds the products of two taps to sums of 16 windows.
+    /// 16 elements of a row, or 8 and as many of another.
     #[inline(always)]
-    unsafe fn add(sums: &mut [__m256i; 2], from: *const i16, taps: &[usize], weight: __m256i) {
-        let a = _mm256_loadu_si256(from.add(taps[0]).cast());
-        let b = _mm256_loadu_si256(from.add(taps[1]).cast());
+    unsafe fn elements<const TWO: bool>([from, below]: [*const i16; 2], at: usize) -> __m256i {
+        if TWO {
+            return _mm256_set_m128i(
+                _mm_loadu_si128(below.add(at).cast()),
+                _mm_loadu_si128(from.add(at).cast()),
+            );
+        }
+        _mm256_loadu_si256(from.add(at).cast())
+    }
+
+    /// Adds the products of two taps to sums of 16 windows, those of the second half from another row if `TWO`.
+    #[inline(always)]
+    unsafe fn add<const TWO: bool>(
+        sums: &mut [__m256i; 2],
+        from: [*const i16; 2],
+        taps: &[usize],
+        weight: __m256i,
+    ) {
+        let a = elements::<TWO>(from, taps[0]);
+        let b = elements::<TWO>(from, taps[1]);
         let products = _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), weight);
         sums[0] = _mm256_add_epi32(sums[0], products);
         let products = _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), weight);
         sums[1] = _mm256_add_epi32(sums[1], products);
     }
 
-    /// With `P` pairs of taps, or as many as there are weights if that is 0.
+    /// With `P` pairs of taps, or as many as there are weights if that is 0; 8 windows of each of two rows at once if `TWO`.
     ///
     /// # Safety
     /// The machine has AVX2; the slab goes on behind the last tap of the last 16 windows that begin in a row.
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn rows<const P: usize>(
+    pub(super) unsafe fn rows<const P: usize, const TWO: bool>(
         of: &Rows<'_>,
         weights: &[i32],
         finish: &Channel,
@@ -211,31 +246,51 @@ mod avx2 {
             *own = _mm256_set1_epi32(*weight);
         }
         let rows = y.len() / of.width;
-        for row in 0..rows {
+        for row in (0..rows).step_by(if TWO { 2 } else { 1 }) {
+            let second = (row + 1).min(rows - 1);
             for col in (0..of.width).step_by(NR) {
                 let from = of.slab.as_ptr().add(of.begin + row * of.step + col);
+                let from = [from, from.add((second - row) * of.step)];
                 let mut sums = [_mm256_setzero_si256(); 2];
                 if P > 0 {
                     for (i, weight) in own.iter().enumerate() {
-                        add(&mut sums, from, &of.offsets[2 * i..2 * i + 2], *weight);
+                        let taps = &of.offsets[2 * i..2 * i + 2];
+                        add::<TWO>(&mut sums, from, taps, *weight);
                     }
                 } else {
                     for (taps, weight) in of.offsets.chunks_exact(2).zip(weights) {
-                        add(&mut sums, from, taps, _mm256_set1_epi32(*weight));
+                        add::<TWO>(&mut sums, from, taps, _mm256_set1_epi32(*weight));
                     }
                 }
                 let bytes = vectors.bytes(sums[0], sums[1]);
-                let at = row * of.width + col;
-                // What is too much belongs to the next row, which comes later.
-                match y.get_mut(at..at + NR) {
-                    Some(y) => _mm_storeu_si128(y.as_mut_ptr().cast(), bytes),
-                    None => {
-                        let mut all = [0u8; NR];
-                        _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
-                        let count = NR.min(of.width - col);
-                        y[at..at + count].copy_from_slice(&all[..count]);
-                    }
-                }
+                store::<TWO>(bytes, row * of.width + col, of.width, col, y);
+            }
+        }
+    }
+
+    /// Writes the windows from `col` of a row on, which lie at `at`, and if `TWO` those of the row below it, if there is one.
+    #[inline(always)]
+    pub(in super::super) unsafe fn store<const TWO: bool>(
+        bytes: __m128i,
+        at: usize,
+        width: usize,
+        col: usize,
+        y: &mut [u8],
+    ) {
+        // What is too much belongs to the next row, which comes later.
+        if TWO && at + width + NR / 2 <= y.len() {
+            let y = y.as_mut_ptr().add(at);
+            _mm_storel_epi64(y.cast(), bytes);
+            _mm_storel_epi64(y.add(width).cast(), _mm_unpackhi_epi64(bytes, bytes));
+        } else if !TWO && at + NR <= y.len() {
+            _mm_storeu_si128(y.as_mut_ptr().add(at).cast(), bytes);
+        } else {
+            let mut all = [0u8; NR];
+            _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
+            let count = (width - col).min(NR);
+            y[at..at + count].copy_from_slice(&all[..count]);
+            if TWO && at + width < y.len() {
+                y[at + width..][..count].copy_from_slice(&all[NR / 2..][..count]);
             }
         }
     }

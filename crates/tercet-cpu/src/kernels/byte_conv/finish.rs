@@ -37,22 +37,23 @@ impl Channel {
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2 {
     use std::arch::x86_64::{
-        __m128i, __m256, __m256i, _mm_packus_epi16, _mm256_add_epi32, _mm256_add_ps,
-        _mm256_and_si256, _mm256_castsi256_si128, _mm256_cvtepi32_ps, _mm256_cvtps_epi32,
-        _mm256_extracti128_si256, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_packs_epi32,
-        _mm256_set1_epi32, _mm256_set1_ps,
+        __m128i, __m256, __m256i, _mm_max_epu8, _mm_packus_epi16, _mm_set1_epi8, _mm_xor_si128,
+        _mm256_add_ps, _mm256_adds_epi16, _mm256_castsi256_si128, _mm256_cvtepi32_ps,
+        _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_min_ps, _mm256_mul_ps,
+        _mm256_packs_epi32, _mm256_set1_epi16, _mm256_set1_ps,
     };
 
     use super::{Channel, Finish};
 
-    /// A [`Channel`] as vectors.
+    /// A [`Channel`] as vectors. Codes with a sign are counted from the least of all until they are bytes.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Vectors {
         scale: __m256,
         bias: __m256,
-        lo: __m256,
         hi: __m256,
         zero: __m256i,
+        lo: __m128i,
+        flip: __m128i,
     }
 
     impl Vectors {
@@ -60,12 +61,11 @@ pub(super) mod avx2 {
         /// The machine has AVX2.
         #[target_feature(enable = "avx2")]
         pub(in super::super) unsafe fn new(channel: &Channel) -> Vectors {
+            let lo = channel.lo as i32 + channel.zero;
             Vectors {
                 scale: _mm256_set1_ps(channel.scale),
                 bias: _mm256_set1_ps(channel.bias),
-                lo: _mm256_set1_ps(channel.lo),
-                hi: _mm256_set1_ps(channel.hi),
-                zero: _mm256_set1_epi32(channel.zero),
+                ..Vectors::bounds(lo, channel.hi, channel.zero)
             }
         }
 
@@ -76,12 +76,36 @@ pub(super) mod avx2 {
         #[inline]
         #[target_feature(enable = "avx2")]
         pub(in super::super) unsafe fn of(finish: &Finish<'_>) -> Vectors {
+            Vectors::bounds(finish.lo, (finish.hi - finish.zero) as f32, finish.zero)
+        }
+
+        /// # Safety
+        /// The machine has AVX2.
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        unsafe fn bounds(lo: i32, hi: f32, zero: i32) -> Vectors {
+            let least = if lo < 0 { 128 } else { 0 };
             Vectors {
                 scale: _mm256_set1_ps(1.0),
                 bias: _mm256_set1_ps(0.0),
-                lo: _mm256_set1_ps((finish.lo - finish.zero) as f32),
-                hi: _mm256_set1_ps((finish.hi - finish.zero) as f32),
-                zero: _mm256_set1_epi32(finish.zero),
+                hi: _mm256_set1_ps(hi),
+                zero: _mm256_set1_epi16((zero + least) as i16),
+                lo: _mm_set1_epi8((lo + least) as i8),
+                flip: _mm_set1_epi8(least as i8),
+            }
+        }
+
+        /// Those of a channel of this scale and bias.
+        ///
+        /// # Safety
+        /// The machine has AVX2.
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        pub(in super::super) unsafe fn with(&self, scale: f32, bias: f32) -> Vectors {
+            Vectors {
+                scale: _mm256_set1_ps(scale),
+                bias: _mm256_set1_ps(bias),
+                ..*self
             }
         }
 
@@ -96,30 +120,34 @@ pub(super) mod avx2 {
             self.bias = _mm256_set1_ps(finish.bias[channel]);
         }
 
-        /// Codes, their low bytes alone.
+        /// Numbers that are rounded, bounded above. What is far below or none becomes the least integer.
         ///
         /// # Safety
         /// The machine has AVX2.
+        #[inline]
         #[target_feature(enable = "avx2")]
-        unsafe fn codes(&self, sums: __m256i) -> __m256i {
+        unsafe fn rounded(&self, sums: __m256i) -> __m256i {
             let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), self.scale);
             let moved = _mm256_add_ps(scaled, self.bias);
-            let bounded = _mm256_min_ps(_mm256_max_ps(moved, self.lo), self.hi);
-            let codes = _mm256_add_epi32(_mm256_cvtps_epi32(bounded), self.zero);
-            _mm256_and_si256(codes, _mm256_set1_epi32(0xff))
+            // Of a number and none, the second operand is taken.
+            _mm256_cvtps_epi32(_mm256_min_ps(self.hi, moved))
         }
 
         /// The bytes of 16 sums, of which `low` has numbers 0 to 3 and 8 to 11, `high` the others.
         ///
         /// # Safety
         /// The machine has AVX2.
+        #[inline]
         #[target_feature(enable = "avx2")]
         pub(in super::super) unsafe fn bytes(&self, low: __m256i, high: __m256i) -> __m128i {
-            let words = _mm256_packs_epi32(self.codes(low), self.codes(high));
-            _mm_packus_epi16(
-                _mm256_castsi256_si128(words),
-                _mm256_extracti128_si256::<1>(words),
-            )
+            // Both saturate: what is below the least code becomes that.
+            let words = _mm256_packs_epi32(self.rounded(low), self.rounded(high));
+            let codes = _mm256_adds_epi16(words, self.zero);
+            let bytes = _mm_packus_epi16(
+                _mm256_castsi256_si128(codes),
+                _mm256_extracti128_si256::<1>(codes),
+            );
+            _mm_xor_si128(_mm_max_epu8(bytes, self.lo), self.flip)
         }
     }
 }

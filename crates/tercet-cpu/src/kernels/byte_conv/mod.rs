@@ -1,9 +1,9 @@
 //! Convolution of bytes: sums of products of 8-bit codes less their zero points, in I32, scaled and rounded to bytes again.
 //!
 //! Weights and codes are held as 16 bits, two neighbours along the depth in a word: one instruction multiplies both and adds the
-//! products, and nothing saturates. With AVX2, windows of 3 x 3 of many channels are taken four at a time, with fewer products (`tiles`),
+//! products, and nothing saturates; or as bytes, four in a word, where weights are small enough for that (`quads`). With AVX2, windows of 3 x 3 of many channels are taken four at a time, with fewer products (`tiles`),
 //! and those of few channels read rows of x that lie as words of two channels (`direct`). Otherwise windows are columns of a product
-//! (`dense`), and of one channel a group, rows of it are read (`depthwise`): from a slab (`slab`), the rows of x that some windows need,
+//! (`dense`), and of one channel a group, rows of it are read (`depthwise`, `halves`): from a slab (`slab`), the rows of x that some windows need,
 //! with padding written out and elements that lie one stride apart side by side.
 //!
 //! Windows on three axes are not taken.
@@ -14,11 +14,16 @@ mod depthwise;
 mod direct;
 mod finish;
 #[cfg(target_arch = "x86_64")]
+mod halves;
+#[cfg(target_arch = "x86_64")]
 mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod quads;
 mod slab;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
+use self::dense::Form;
 use super::conv::{ConvShape, Windows};
 use super::parallel::Threads;
 use super::simd::{Level, SimdLevel};
@@ -78,6 +83,8 @@ pub struct ByteCall<'a> {
     pub x: &'a [u8],
     /// What the bytes of x are.
     pub codes: Codes,
+    /// What the bytes of the weights were.
+    pub weights: Codes,
     /// How sums are finished.
     pub finish: Finish<'a>,
 }
@@ -90,13 +97,19 @@ enum Way {
     Tiles,
     #[cfg(target_arch = "x86_64")]
     Direct,
-    Dense,
+    #[cfg(target_arch = "x86_64")]
+    Halves,
+    Dense(Form),
 }
 
 impl Way {
     /// Sizes of x make no difference, so that weights are packed before they are known.
-    fn of(level: SimdLevel, shape: &ConvShape) -> Way {
+    fn of(level: SimdLevel, shape: &ConvShape, weights: Codes) -> Way {
         if shape.channels == 1 && shape.windows.taps() <= MOST_TAPS && shape.groups > 1 {
+            #[cfg(target_arch = "x86_64")]
+            if has_avx2(level) && halves::takes(shape, weights) {
+                return Way::Halves;
+            }
             return Way::Depthwise;
         }
         #[cfg(target_arch = "x86_64")]
@@ -107,7 +120,7 @@ impl Way {
         if has_avx2(level) && direct::takes(shape) {
             return Way::Direct;
         }
-        Way::Dense
+        Way::Dense(Form::of(level, weights))
     }
 }
 
@@ -118,13 +131,17 @@ pub fn takes(windows: &Windows) -> bool {
 }
 
 /// Words of packed weights.
-pub fn packed_len(level: SimdLevel, shape: &ConvShape) -> usize {
-    match Way::of(level, shape) {
+pub fn packed_len(level: SimdLevel, shape: &ConvShape, weights: Codes) -> usize {
+    match Way::of(level, shape, weights) {
         #[cfg(target_arch = "x86_64")]
         Way::Tiles => tiles::packed_len(shape),
         #[cfg(target_arch = "x86_64")]
         Way::Direct => direct::packed_len(shape),
-        Way::Depthwise | Way::Dense => shape.groups * shape.m * shape.k().div_ceil(2),
+        #[cfg(target_arch = "x86_64")]
+        Way::Halves => halves::packed_len(shape),
+        #[cfg(target_arch = "x86_64")]
+        Way::Dense(Form::Quads) => quads::packed_len(shape),
+        Way::Depthwise | Way::Dense(Form::Pairs) => shape.groups * shape.m * shape.k().div_ceil(2),
     }
 }
 
@@ -138,14 +155,14 @@ fn pair(low: i16, high: i16) -> i32 {
 /// # Panics
 /// If `w` or `out` is shorter than the shape says.
 pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
-    let way = Way::of(level, shape);
+    let way = Way::of(level, shape, codes);
     #[cfg(target_arch = "x86_64")]
-    if way == Way::Tiles {
-        return tiles::pack(shape, codes, w, out);
-    }
-    #[cfg(target_arch = "x86_64")]
-    if way == Way::Direct {
-        return direct::pack(shape, codes, w, out);
+    match way {
+        Way::Tiles => return tiles::pack(shape, codes, w, out),
+        Way::Direct => return direct::pack(shape, codes, w, out),
+        Way::Halves => return halves::pack(shape, codes, w, out),
+        Way::Dense(Form::Quads) => return quads::pack(shape, codes, w, out),
+        Way::Depthwise | Way::Dense(Form::Pairs) => {}
     }
     let (k, pairs) = (shape.k(), shape.k().div_ceil(2));
     let at = |row: usize, i: usize| match i < k {
@@ -153,7 +170,7 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &m
         false => 0,
     };
     let of = |row: usize, p: usize| pair(at(row, 2 * p), at(row, 2 * p + 1));
-    let out = &mut out[..packed_len(level, shape)];
+    let out = &mut out[..packed_len(level, shape, codes)];
     if way == Way::Depthwise {
         for (i, out) in out.iter_mut().enumerate() {
             *out = of(i / pairs, i % pairs);
@@ -172,17 +189,19 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &m
 }
 
 /// Words of scratch memory for so many threads.
-pub fn scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape) -> usize {
+pub fn scratch_len(level: SimdLevel, threads: usize, shape: &ConvShape, weights: Codes) -> usize {
     if shape.batch * shape.groups * shape.m * shape.windows.count() == 0 {
         return 0;
     }
-    let part = |threads: usize| match Way::of(level, shape) {
+    let part = |threads: usize| match Way::of(level, shape, weights) {
         Way::Depthwise => depthwise::part_len(shape),
+        #[cfg(target_arch = "x86_64")]
+        Way::Halves => depthwise::part_len(shape),
         #[cfg(target_arch = "x86_64")]
         Way::Tiles => tiles::part_len(threads, shape),
         #[cfg(target_arch = "x86_64")]
         Way::Direct => direct::part_len(threads, shape),
-        Way::Dense => dense::part_len(shape),
+        Way::Dense(form) => dense::part_len(form, shape),
     };
     // A run may have fewer threads, whose parts are larger.
     threads * (1..=threads).map(part).max().unwrap_or(0)
@@ -209,17 +228,19 @@ pub fn byte_conv(
         shape.batch * shape.groups * shape.channels * shape.windows.plane()
     );
     assert!(call.finish.scale.len() == channels && call.finish.bias.len() == channels);
-    assert!(weights.len() >= packed_len(level, shape));
+    assert!(weights.len() >= packed_len(level, shape, call.weights));
     if y.is_empty() {
         return;
     }
-    match Way::of(level, shape) {
+    match Way::of(level, shape, call.weights) {
         Way::Depthwise => depthwise::run(level, threads, call, weights, y, scratch),
+        #[cfg(target_arch = "x86_64")]
+        Way::Halves => depthwise::run(level, threads, call, weights, y, scratch),
         #[cfg(target_arch = "x86_64")]
         Way::Tiles => tiles::run(threads, call, weights, y, scratch),
         #[cfg(target_arch = "x86_64")]
         Way::Direct => direct::run(threads, call, weights, y, scratch),
-        Way::Dense => dense::run(level, threads, call, weights, y, scratch),
+        Way::Dense(form) => dense::run((level, form), threads, call, weights, y, scratch),
     }
 }
 

@@ -113,6 +113,36 @@ impl Slab {
         self.stride <= 2
     }
 
+    /// As [`Slab::fill`] with bytes as they are, where the stride is 2. `from` may go on behind the channel.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn fill_halves(&self, w: &Windows, from: &[u8], pad: u8, to: &mut [u8]) {
+        assert!(self.stride == 2);
+        to[..self.channel()].fill(pad);
+        let (width, before) = (w.sizes[2], w.pad[2]);
+        for i in 0..self.rows {
+            let row = (self.first + i).checked_sub(w.pad[1]);
+            let Some(row) = row.filter(|row| *row < w.sizes[1]) else {
+                continue;
+            };
+            let (at, count) = self.places(width, before);
+            let to = &mut to[i * self.row()..][..self.row()];
+            avx2::half_bytes(&from[row * width..], count, at, to);
+        }
+    }
+
+    /// Where elements at even places of a row without padding begin, and those at odd ones, and how many there are.
+    #[cfg(target_arch = "x86_64")]
+    fn places(&self, width: usize, before: usize) -> ([usize; 2], [usize; 2]) {
+        let at = [before, before + 1].map(|q| (q % 2 * self.phase, (q / 2).min(self.phase)));
+        let of = [width.div_ceil(2), width / 2];
+        let count = [0, 1].map(|half| of[half].min(self.phase - at[half].1));
+        (at.map(|(phase, start)| phase + start), count)
+    }
+
     /// As [`Slab::fill`] with codes less their zero point. `from` may go on behind the channel; what follows the slab in `to`
     /// is written, too.
     ///
@@ -140,17 +170,8 @@ impl Slab {
                 avx2::words(from, count, codes, &mut to[start..]);
                 continue;
             }
-            // Elements at even places of the row without padding, then those at odd ones.
-            let at = [before, before + 1].map(|q| (q % 2 * self.phase, (q / 2).min(self.phase)));
-            let of = [width.div_ceil(2), width / 2];
-            let count = [0, 1].map(|half| of[half].min(self.phase - at[half].1));
-            avx2::halves(
-                from,
-                count,
-                codes,
-                at.map(|(phase, start)| phase + start),
-                to,
-            );
+            let (at, count) = self.places(width, before);
+            avx2::halves(from, count, codes, at, to);
         }
     }
 }
@@ -159,9 +180,9 @@ impl Slab {
 mod avx2 {
     use std::arch::x86_64::{
         __m128i, __m256i, _mm_loadu_si128, _mm_set1_epi8, _mm_xor_si128, _mm256_and_si256,
-        _mm256_cmpgt_epi16, _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_set1_epi8,
-        _mm256_set1_epi16, _mm256_setr_epi16, _mm256_srli_epi16, _mm256_storeu_si256,
-        _mm256_sub_epi16, _mm256_xor_si256,
+        _mm256_cmpgt_epi16, _mm256_cvtepu8_epi16, _mm256_loadu_si256, _mm256_packus_epi16,
+        _mm256_permute4x64_epi64, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_setr_epi16,
+        _mm256_srli_epi16, _mm256_storeu_si256, _mm256_sub_epi16, _mm256_xor_si256,
     };
 
     use super::Codes;
@@ -215,6 +236,31 @@ mod avx2 {
             let wide = _mm256_cvtepu8_epi16(_mm_xor_si128(sixteen(from, at), flip));
             let values = less(wide, zero, count - at);
             _mm256_storeu_si256(to.as_mut_ptr().add(at).cast(), values);
+        }
+    }
+
+    /// Bytes at even places, `count[0]` of them, to `to[at[0]..]`, and those at odd ones.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn half_bytes(from: &[u8], count: [usize; 2], at: [usize; 2], to: &mut [u8]) {
+        let low = _mm256_set1_epi16(0xff);
+        for i in (0..count[0].max(count[1])).step_by(16) {
+            let bytes = thirty_two(from, 2 * i);
+            let (even, odd) = (_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes));
+            // Both halves of each half of 128 bits.
+            let both = _mm256_permute4x64_epi64::<0b1101_1000>(_mm256_packus_epi16(even, odd));
+            let mut all = [[0u8; 16]; 2];
+            _mm256_storeu_si256(all.as_mut_ptr().cast(), both);
+            for half in 0..2 {
+                let left = count[half].saturating_sub(i).min(16);
+                let to = &mut to[at[half] + i.min(count[half])..];
+                match to.first_chunk_mut::<16>() {
+                    Some(to) if left == 16 => *to = all[half],
+                    _ => to[..left].copy_from_slice(&all[half][..left]),
+                }
+            }
         }
     }
 

@@ -4,7 +4,8 @@
 //! steps run one after the other, each one function over whole registers that stay in the first
 //! cache level. Operands are read where they lie if they are f32 and dense within the block, else
 //! loaded into a register. Where all values are f32, a block goes through the steps tile by tile in
-//! one call ([`chain`]), and where integers are known to be small ([`whole`]); a map of one byte is a table ([`table`]).
+//! one call ([`chain`]), and where integers are known to be small ([`whole`]); a map of one byte is a table ([`table`]),
+//! and a sum of two keeps to registers ([`sums`]).
 //!
 //! Invariants: f16 and bf16 are computed in f32 and rounded after each step; integers and f64 are
 //! exact, through the IR's own scalar functions; a result does not depend on how blocks are spread
@@ -18,6 +19,7 @@ mod geometry;
 mod integers;
 mod load;
 mod step;
+mod sums;
 mod table;
 mod whole;
 
@@ -57,6 +59,9 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         })
         .collect();
     if let Some(lowered) = table::lower(graph, node, &map, &dtypes, &steps) {
+        return lowered;
+    }
+    if let Some(lowered) = sums::lower(graph, node, &map, &dtypes, &steps) {
         return lowered;
     }
     let body = Body::new(&map, &dtypes, &steps, &[]);

@@ -85,13 +85,7 @@ fn look_up(tables: &[Table], args: &mut Args<'_>) {
 }
 
 fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<Table>> {
-    let of = |byte: usize| match from {
-        DType::I8 => Scalar::I(i64::from(byte as u8 as i8)),
-        _ => Scalar::I(byte as i64),
-    };
-    let all: Vec<Vec<Scalar>> = (0..256)
-        .map(|byte| values(map, from, dtypes, of(byte)))
-        .collect();
+    let all = all_values(map, from, dtypes);
     let table = |&result: &usize| {
         let words = |f: &dyn Fn(Scalar) -> u32| {
             let mut table = Box::new([0; 256]);
@@ -111,6 +105,17 @@ fn tables(map: &Map, from: DType, dtypes: &[DType]) -> Option<Vec<Table>> {
         })
     };
     map.results.iter().map(table).collect()
+}
+
+/// Every step's value for each byte, which stands for all operands.
+pub(super) fn all_values(map: &Map, from: DType, dtypes: &[DType]) -> Vec<Vec<Scalar>> {
+    let of = |byte: usize| match from {
+        DType::I8 => Scalar::I(i64::from(byte as u8 as i8)),
+        _ => Scalar::I(byte as i64),
+    };
+    (0..256)
+        .map(|byte| values(map, from, dtypes, of(byte)))
+        .collect()
 }
 
 /// Every step's value for one of the operand's.

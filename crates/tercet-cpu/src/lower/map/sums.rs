@@ -1,0 +1,191 @@
+//! Maps of two operands of bytes that meet in one sum, whose result is bytes: what quantisers make of the sum of two branches.
+
+use tercet_ir::ops::{Map, MapArg, MapStep};
+use tercet_ir::scalar::{BinaryFn, Scalar, ScalarOp, UnaryFn};
+use tercet_ir::{DType, EvalError, Graph, Node};
+
+use super::{TASK, table, whole};
+use crate::args::Args;
+use crate::kernels::SimdLevel;
+use crate::kernels::byte_sum::{Action, ByteSum, byte_sum};
+use crate::lower::Lowered;
+use crate::lower::elem::parts;
+
+/// The greatest scale: sums of two bytes by it are far from infinity.
+const MOST: f32 = 1e30;
+
+/// Which operands a value depends on, a bit each.
+const BOTH: u8 = 3;
+
+/// The kernel of such a map, if it is one.
+pub(super) fn lower(
+    graph: &Graph,
+    node: &Node,
+    map: &Map,
+    inputs: &[DType],
+    dtypes: &[DType],
+) -> Option<Lowered> {
+    let &[a @ (DType::U8 | DType::I8), b] = inputs else {
+        return None;
+    };
+    let out = &node.outputs[0];
+    let same = |i: usize| {
+        map.inputs[i].is_identity(out.rank()) && graph.ty(node.inputs[i]).shape == out.shape
+    };
+    if a != b || !same(0) || !same(1) || !whole::fits(map, inputs, dtypes, &[]) {
+        return None;
+    }
+    let sum = recognize(map, a, dtypes)?;
+    let level = SimdLevel::detect();
+    let run = move |args: &mut Args<'_>| -> Result<(), EvalError> {
+        let (a, b) = (args.ins[0].dense_bytes(), args.ins[1].dense_bytes());
+        parts(args.parallel, args.outs[0].bytes, TASK, |i, y| {
+            let own = i * TASK..i * TASK + y.len();
+            byte_sum(level, &sum, &a[own.clone()], &b[own], y);
+        });
+        Ok(())
+    };
+    Some(Lowered::new(2, run))
+}
+
+/// The sum that a map is, whose integers are known to be small.
+fn recognize(map: &Map, from: DType, dtypes: &[DType]) -> Option<ByteSum> {
+    let mut depends: Vec<u8> = Vec::with_capacity(map.body.len());
+    for step in &map.body {
+        let of = |arg: &MapArg| match *arg {
+            MapArg::Input(i) => 1 << i,
+            MapArg::Step(s) => depends[s],
+        };
+        let own = step.args.iter().map(of).fold(0, |all, one| all | one);
+        depends.push(own);
+    }
+    let last = map.body.len().checked_sub(1)?;
+    let meet = depends.iter().position(|d| *d == BOTH)?;
+    let MapStep { op, args } = &map.body[meet];
+    let (&[MapArg::Step(a), MapArg::Step(b)], ScalarOp::Binary(BinaryFn::Add)) =
+        (args.as_slice(), op)
+    else {
+        return None;
+    };
+    if map.results != [last] || dtypes[meet] != DType::F32 || depends[a] == depends[b] {
+        return None;
+    }
+    // A sum of floats is the same in both orders.
+    let [a, b] = if depends[a] == 1 { [a, b] } else { [b, a] };
+    let values = table::all_values(map, from, dtypes);
+    let constant = |s: usize| (depends[s] == 0).then(|| values[0][s]);
+    let (mut actions, mut before) = (Vec::new(), meet);
+    for (s, step) in map.body.iter().enumerate().skip(meet + 1) {
+        if depends[s] == 0 {
+            continue;
+        }
+        // A conversion to integers is none where numbers are integers.
+        if dtypes[s].int_range().is_some() && !is_whole(&actions) {
+            return None;
+        }
+        actions.extend(of_step(step, dtypes[s], before, &constant)?);
+        before = s;
+    }
+    let signed = |dtype: DType| match dtype {
+        DType::U8 => Some(false),
+        DType::I8 => Some(true),
+        _ => None,
+    };
+    let linear = |s: usize| {
+        let number = |byte: usize| values[byte][s].as_f64() as f32;
+        linear(signed(from)?, number)
+    };
+    Some(ByteSum {
+        signed: signed(from)?,
+        operands: [linear(a)?, linear(b)?],
+        actions,
+        signed_result: signed(dtypes[last])?,
+    })
+}
+
+/// Whether a number is an integer after all this.
+fn is_whole(actions: &[Action]) -> bool {
+    let keeps = |action: &Action| match action {
+        Action::Add(by) | Action::Max(by) | Action::Min(by) => by.fract() == 0.0,
+        Action::Mul(_) | Action::Div(_) | Action::Round => false,
+    };
+    let rounded = actions.iter().rposition(|action| *action == Action::Round);
+    rounded.is_some_and(|at| actions[at + 1..].iter().all(keeps))
+}
+
+/// What a step does with the one before it.
+fn of_step(
+    step: &MapStep,
+    dtype: DType,
+    before: usize,
+    constant: &dyn Fn(usize) -> Option<Scalar>,
+) -> Option<Vec<Action>> {
+    let number = |value: f64| {
+        let value = value as f32;
+        value.is_finite().then_some(value)
+    };
+    let is_before = |arg: &MapArg| *arg == MapArg::Step(before);
+    let by = |arg: &MapArg| match *arg {
+        MapArg::Step(s) => number(constant(s)?.as_f64()),
+        MapArg::Input(_) => None,
+    };
+    match (&step.op, step.args.as_slice()) {
+        (ScalarOp::Unary(UnaryFn::Relu), [x]) if is_before(x) => Some(vec![Action::Max(0.0)]),
+        (ScalarOp::Unary(UnaryFn::Round), [x]) if is_before(x) && dtype == DType::F32 => {
+            Some(vec![Action::Round])
+        }
+        (ScalarOp::Cast(_), [x]) if is_before(x) => Some(Vec::new()),
+        (ScalarOp::Clamp { lo, hi }, [x]) if is_before(x) => {
+            let [lo, hi] = [number(lo.0)?, number(hi.0)?];
+            Some(vec![Action::Max(lo), Action::Min(hi)])
+        }
+        (ScalarOp::Binary(f), [x, c]) if is_before(x) => {
+            let c = by(c)?;
+            Some(vec![match f {
+                BinaryFn::Add => Action::Add(c),
+                BinaryFn::Sub => Action::Add(-c),
+                BinaryFn::Mul if c.abs() < MOST => Action::Mul(c),
+                BinaryFn::Div if c.abs() > 1.0 / MOST => Action::Div(c),
+                BinaryFn::Max => Action::Max(c),
+                BinaryFn::Min => Action::Min(c),
+                _ => return None,
+            }])
+        }
+        (ScalarOp::Binary(BinaryFn::Add), [c, x]) if is_before(x) => {
+            Some(vec![Action::Add(by(c)?)])
+        }
+        (_, _) => None,
+    }
+}
+
+/// Zero and scale, if every byte stands for `(code - zero) scale`, bit by bit.
+fn linear(signed: bool, number: impl Fn(usize) -> f32) -> Option<[f32; 2]> {
+    let byte = |code: i32| usize::from(code as u8);
+    let (least, greatest) = if signed { (-128, 127) } else { (0, 255) };
+    let zero = (least..=greatest).find(|code| number(byte(*code)) == 0.0)?;
+    let scale = match zero < greatest {
+        true => number(byte(zero + 1)),
+        false => -number(byte(zero - 1)),
+    };
+    let is = |code: i32| {
+        let want = (code as f32 - zero as f32) * scale;
+        number(byte(code)).to_bits() == want.to_bits()
+    };
+    let small = scale.abs() < MOST && scale != 0.0;
+    (small && (least..=greatest).all(is)).then_some([zero as f32, scale])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::linear;
+
+    #[test]
+    fn bytes_that_stand_for_something_else_are_not_taken() {
+        let line = |byte: usize| (byte as f32 - 7.0) * 0.3;
+        assert_eq!(linear(false, line), Some([7.0, 0.3]));
+        assert_eq!(linear(false, |byte| line(byte).max(-1.0)), None);
+        let signed = |byte: usize| (f32::from(byte as u8 as i8) - 127.0) * 0.25;
+        assert_eq!(linear(true, signed), Some([127.0, 0.25]));
+        assert_eq!(linear(true, |_| 0.0), None);
+    }
+}
