@@ -236,3 +236,58 @@ fn checkpoints_are_computed_from_again() {
     let sum = g.reduce_sum(dx, &[0], false).expect("floats");
     assert!(g.gradients(sum, &[x]).is_ok());
 }
+
+/// Two products with `bent` between them, and the gradients of what goes in and of the second weights.
+fn products(
+    recompute: bool,
+    bent: impl Fn(&mut Graph, Value, Value) -> Value,
+) -> (Graph, Vec<Value>) {
+    let mut g = Graph::new();
+    let ty = || Type::new(DType::F32, [128, 128]);
+    let [x, v, w] = ["x", "v", "w"].map(|name| g.input(name, ty()).expect("a fresh name"));
+    let h = g.matmul(x, v).expect("matrices");
+    let h = bent(&mut g, h, x);
+    let y = g.matmul(h, w).expect("matrices");
+    let loss = g.reduce_sum(y, &[0, 1], false).expect("floats");
+    let found = match recompute {
+        true => g.gradients_recomputing(loss, &[x, w]),
+        false => g.gradients(loss, &[x, w]),
+    };
+    let found = found.expect("it has gradients");
+    for (name, value) in ["dx", "dw"].iter().zip(&found) {
+        g.output(name, *value).expect("a fresh name");
+    }
+    (g, found)
+}
+
+#[test]
+fn activations_are_computed_again_from_what_is_kept() {
+    let leaf = |name: &str| Fill::Normal.tensor(name, TensorType::new(DType::F32, &[128, 128]));
+    let leaves = BTreeMap::from(["x", "v", "w"].map(|name| (name.to_string(), leaf(name))));
+    // The derivative of a gelu reads its operand, from which the gelu follows.
+    let gelu = |g: &mut Graph, h: Value, _: Value| g.gelu_tanh(h).expect("a float");
+    let [plain, again] = [false, true].map(|recompute| {
+        let (g, values) = products(recompute, gelu);
+        let done = evaluate(&g, &EvalCtx::default(), &leaves).expect("it runs");
+        values
+            .iter()
+            .map(|v| done.get(*v).to_f64s())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(plain, again);
+    let count = |g: &Graph, f: UnaryFn| {
+        let options = CompileOptions::new().without_pass("fuse_elementwise");
+        let g = optimize(g, &options).expect("passes keep graphs valid");
+        let is = |op: &Op| matches!(op, Op::Unary(o) if o.f == f);
+        g.nodes().filter(|(_, n)| is(&n.op)).count()
+    };
+    let counted = [false, true].map(|r| count(&products(r, gelu).0, UnaryFn::GeluTanh));
+    assert_eq!(counted, [1, 2]);
+    // Nothing keeps the product that a residual sum adds: the sum is kept as it is.
+    let residual = |g: &mut Graph, h: Value, x: Value| {
+        let sum = g.plus(h, x).expect("floats");
+        g.neg(sum).expect("a float")
+    };
+    let counted = [false, true].map(|r| count(&products(r, residual).0, UnaryFn::Neg));
+    assert_eq!(counted[0], counted[1]);
+}
