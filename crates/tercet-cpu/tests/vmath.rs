@@ -180,7 +180,7 @@ fn gelu_tanh_is_accurate_and_zero_signs_survive() {
             let v = f64::from(*x);
             let z = 1.595_769_121_605_730_7 * (v + 0.044715 * v * v * v);
             let s = 1.0 / (1.0 + (-z).exp());
-            assert!(ulps(*y, v * s) < 2.0, "gelu_tanh({x}) is {y}");
+            assert!(ulps(*y, v * s) < 3.0, "gelu_tanh({x}) is {y}");
         }
         vmath::gelu_tanh_grad(level, &x, &mut out);
         for (x, y) in x.iter().zip(&out) {
