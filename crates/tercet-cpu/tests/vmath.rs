@@ -179,11 +179,31 @@ fn gelu_tanh_is_accurate_and_zero_signs_survive() {
         for (x, y) in x.iter().zip(&out) {
             let v = f64::from(*x);
             let z = 1.595_769_121_605_730_7 * (v + 0.044715 * v * v * v);
+            let s = 1.0 / (1.0 + (-z).exp());
+            assert!(ulps(*y, v * s) < 3.0, "gelu_tanh({x}) is {y}");
+        }
+        vmath::gelu_tanh_grad(level, &x, &mut out);
+        for (x, y) in x.iter().zip(&out) {
+            let v = f64::from(*x);
+            let z = 1.595_769_121_605_730_7 * (v + 0.044715 * v * v * v);
+            let e = (-z.abs()).exp();
+            let steep = 1.595_769_121_605_730_7 * (1.0 + 3.0 * 0.044715 * v * v);
+            let s = 1.0 / (1.0 + (-z).exp());
+            let exact = s + v * steep * e / ((1.0 + e) * (1.0 + e));
+            let off = (f64::from(*y) - exact).abs();
             assert!(
-                ulps(*y, v / (1.0 + (-z).exp())) < 1.0,
-                "gelu_tanh({x}) is {y}"
+                off < 2f64.powi(-22),
+                "gelu_tanh_grad({x}) is {y}, not {exact}"
             );
         }
+        let special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, -30.0, 1e30];
+        let mut grad = [7.0; 6];
+        vmath::gelu_tanh_grad(level, &special, &mut grad);
+        assert!(grad[2].is_nan());
+        assert_eq!(
+            [grad[0], grad[1], grad[3], grad[4], grad[5]],
+            [1.0, 0.0, 0.5, 0.0, 1.0]
+        );
         let (zero, mut y) = ([-0.0f32], [1.0f32]);
         for f in [
             vmath::sin,
@@ -192,7 +212,8 @@ fn gelu_tanh_is_accurate_and_zero_signs_survive() {
             vmath::expm1,
             vmath::log1p,
             vmath::gelu,
-        ] as [Block; 6]
+            vmath::gelu_tanh,
+        ] as [Block; 7]
         {
             f(level, &zero, &mut y);
             assert!(y[0] == 0.0 && y[0].is_sign_negative());

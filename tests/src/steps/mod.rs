@@ -105,6 +105,11 @@ impl std::fmt::Debug for Made {
 }
 
 impl WholeStep {
+    /// Whether activations are computed again: where the step would take more memory than its peer otherwise.
+    fn recomputes(&self) -> bool {
+        matches!(self.model, Model::ResNet50 | Model::LlamaLora(_))
+    }
+
     /// The step by AdamW, with a loss scale in F16.
     ///
     /// # Errors
@@ -121,6 +126,7 @@ impl WholeStep {
         let names: Vec<Trainable> = names.collect();
         let options = StepOptions {
             loss_scale: (self.dtype == DType::F16).then(LossScale::default),
+            recompute: self.recomputes(),
             ..StepOptions::default()
         };
         let step = TrainStep::build(&net.graph, net.loss, &names, &AdamW::default(), &options)?;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::SimdLevel;
 use super::simd::{Simd, simd_dispatch};
-use super::vmath::scalar;
+use super::vmath::{Comparison, scalar};
 
 /// Elements that go through all steps together: 4 KiB per tile.
 pub const TILE: usize = 1024;
@@ -61,6 +61,12 @@ pub enum Action {
     Min(Source, Source),
     /// `a * b + c` with one rounding.
     Fma(Source, Source, Source),
+    /// 1 of NaN, else 0.
+    IsNan(Source),
+    /// 1 where it holds, else 0.
+    Compare(Comparison, Source, Source),
+    /// The second where the first is not 0, else the third.
+    Pick(Source, Source, Source),
 }
 
 impl Action {
@@ -80,6 +86,13 @@ impl Action {
             Action::Max(a, b) => Action::Max(f(a), f(b)),
             Action::Min(a, b) => Action::Min(f(a), f(b)),
             Action::Fma(a, b, c) => Action::Fma(f(a), f(b), f(c)),
+            Action::IsNan(a) => Action::IsNan(f(a)),
+            Action::Compare(op, a, b) => Action::Compare(op, f(a), f(b)),
+            Action::Pick(a, b, c) => match (f(a), f(b), f(c)) {
+                // A choice for all elements.
+                (Source::Const(a), b, c) => Action::Copy(if a != 0.0 { b } else { c }),
+                (a, b, c) => Action::Pick(a, b, c),
+            },
         }
     }
 
@@ -91,14 +104,16 @@ impl Action {
             | Action::Abs(a)
             | Action::Neg(a)
             | Action::Whole(a)
+            | Action::IsNan(a)
             | Action::Call(_, a) => is(a),
             Action::Add(a, b)
             | Action::Sub(a, b)
             | Action::Mul(a, b)
             | Action::Div(a, b)
             | Action::Max(a, b)
-            | Action::Min(a, b) => is(a) && is(b),
-            Action::Fma(a, b, c) => is(a) && is(b) && is(c),
+            | Action::Min(a, b)
+            | Action::Compare(_, a, b) => is(a) && is(b),
+            Action::Fma(a, b, c) | Action::Pick(a, b, c) => is(a) && is(b) && is(c),
         }
     }
 }
@@ -315,6 +330,37 @@ fn apply<S: Simd>(level: SimdLevel, action: Action, x: &Operands<'_>, out: &mut 
             );
             super::vmath::fma(level, a, b, c, out);
         }
+        Action::IsNan(a) => each(x.get(a), out, |a| truth(a.is_nan())),
+        Action::Compare(op, a, b) => compare(op, x.get(a), x.get(b), out),
+        Action::Pick(a, b, c) => {
+            let mut spare = [[0f32; TILE]; 3];
+            let [s, t, u] = &mut spare;
+            let (a, b, c) = (
+                spread(x.get(a), s, out.len()),
+                spread(x.get(b), t, out.len()),
+                spread(x.get(c), u, out.len()),
+            );
+            for (((out, a), b), c) in out.iter_mut().zip(a).zip(b).zip(c) {
+                *out = scalar::pick(*a != 0.0, *b, *c);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn truth(is: bool) -> f32 {
+    scalar::pick(is, 1.0, 0.0)
+}
+
+#[inline(always)]
+fn compare(op: Comparison, a: Arg<'_>, b: Arg<'_>, out: &mut [f32]) {
+    match op {
+        Comparison::Eq => both(a, b, out, |a, b| truth(a == b)),
+        Comparison::Ne => both(a, b, out, |a, b| truth(a != b)),
+        Comparison::Lt => both(a, b, out, |a, b| truth(a < b)),
+        Comparison::Le => both(a, b, out, |a, b| truth(a <= b)),
+        Comparison::Gt => both(a, b, out, |a, b| truth(a > b)),
+        Comparison::Ge => both(a, b, out, |a, b| truth(a >= b)),
     }
 }
 

@@ -9,10 +9,11 @@
 //! Invariants: the cotangent of a value has its type; a graph that could not be differentiated is left as it was; a
 //! gradient is an error where the way to it is blocked, never zeros in silence.
 //!
-//! `reverse.rs` walks the graph, `recompute.rs` says what of the way forward is computed again, `vjp.rs` is what rules build with, `rules/` are those that are not a line beside their
+//! `reverse.rs` walks the graph, `recompute.rs` says what of the way forward is computed again, `cheap.rs` what of it on request, `vjp.rs` is what rules build with, `rules/` are those that are not a line beside their
 //! operator.
 
 mod build;
+mod cheap;
 mod decompose;
 mod error;
 mod recompute;
@@ -99,6 +100,29 @@ impl Graph {
     /// [`GradError`]: the loss is no float scalar, a value is no float or the loss does not depend on it, or the way
     /// between them leads through an operator that has no gradient. The graph stays as it was.
     pub fn gradients(&mut self, loss: Value, wanted: &[Value]) -> Result<Vec<Value>, GradError> {
+        self.gradients_of(loss, wanted, false)
+    }
+
+    /// As [`Graph::gradients`], with less of the way forward kept for them: elementwise values that follow from values which are kept
+    /// anyway, such as activations from what goes into them, are computed again where gradients read them. The results are the
+    /// same; memory is saved where a large value is kept for gradients alone, and elementwise work is done twice.
+    ///
+    /// # Errors
+    /// As [`Graph::gradients`].
+    pub fn gradients_recomputing(
+        &mut self,
+        loss: Value,
+        wanted: &[Value],
+    ) -> Result<Vec<Value>, GradError> {
+        self.gradients_of(loss, wanted, true)
+    }
+
+    fn gradients_of(
+        &mut self,
+        loss: Value,
+        wanted: &[Value],
+        recompute: bool,
+    ) -> Result<Vec<Value>, GradError> {
         let ty = self.known(loss)?.clone();
         if ty.rank() != 0 || !ty.dtype.is_float() {
             return Err(GradError::Loss { value: loss, ty });
@@ -107,7 +131,16 @@ impl Graph {
         let one = self
             .filled(&ty, 1.0)
             .map_err(|source| GradError::rule(loss.node, "gradients", source))?;
-        let pulled = self.pulled(before, &[(loss, one)], wanted)?;
+        let mut pulled = self.pulled(before, &[(loss, one)], wanted, Vec::new())?;
+        if recompute {
+            let cotangents: Vec<Value> = pulled.cotangents.iter().flatten().copied().collect();
+            let cheap = cheap::cheap(self, before, &cotangents);
+            self.truncate(before);
+            let one = self
+                .filled(&ty, 1.0)
+                .map_err(|source| GradError::rule(loss.node, "gradients", source))?;
+            pulled = self.pulled(before, &[(loss, one)], wanted, cheap)?;
+        }
         let all: Option<Vec<Value>> = pulled.cotangents.iter().copied().collect();
         all.ok_or_else(|| {
             let unused = wanted.iter().zip(&pulled.cotangents);
@@ -132,7 +165,7 @@ impl Graph {
         wanted: &[Value],
     ) -> Result<Vec<Option<Value>>, GradError> {
         let before = self.len();
-        Ok(self.pulled(before, outputs, wanted)?.cotangents)
+        Ok(self.pulled(before, outputs, wanted, Vec::new())?.cotangents)
     }
 
     /// Checks what is asked for, and pulls cotangents back; on errors the nodes from `before` on go.
@@ -141,9 +174,10 @@ impl Graph {
         before: usize,
         outputs: &[(Value, Value)],
         wanted: &[Value],
+        cheap: Vec<bool>,
     ) -> Result<Pulled, GradError> {
         let done = self.checked(outputs, wanted).and_then(|()| {
-            let pulled = pull(self, 0, outputs, wanted)?;
+            let pulled = pull(self, 0, outputs, wanted, cheap)?;
             match pulled.severed.is_empty() {
                 true => Ok(pulled),
                 false => Err(GradError::Severed {

@@ -1,6 +1,6 @@
 //! What gradients read of the way forward, where it has checkpoints: the checkpoint, and computed again from it what
 //! depends on it up to the next one. Uniform random numbers, and what is made of them and constants alone, such as what
-//! dropout drops, are drawn again in any case.
+//! dropout drops, are drawn again in any case, and on request elementwise values are computed again (`cheap.rs`).
 //!
 //! Numbers that are drawn again have an axis of 1 in front, since equal nodes would be merged: numbers depend on an element's
 //! place in row-major order, not on the shape. What is computed again reads checkpoints through checkpoints of their own, which keep it from being merged with what
@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::cheap::is_marked;
 use crate::dim::Dim;
 use crate::error::OpError;
 use crate::graph::{Graph, NodeId, Value};
@@ -21,12 +22,16 @@ pub(super) struct Recompute {
     depends: Vec<bool>,
     /// For each node whether it is random numbers, or made of such and constants alone.
     drawn: Vec<bool>,
+    /// For each node whether it is elementwise and computed again from what is kept.
+    cheap: Vec<bool>,
+    /// Marks of what those are computed from.
+    marks: HashMap<Value, Value>,
     again: HashMap<NodeId, NodeId>,
 }
 
 impl Recompute {
-    /// Of the nodes from `from` on: those before it are there already.
-    pub(super) fn of(graph: &Graph, from: usize) -> Recompute {
+    /// Of the nodes from `from` on: those before it are there already. `cheap` nodes are computed again.
+    pub(super) fn of(graph: &Graph, from: usize, cheap: Vec<bool>) -> Recompute {
         let (mut depends, mut drawn) = (vec![false; from], vec![false; from]);
         for (_, node) in graph.nodes().skip(from) {
             let own = node.op.kind() == OpKind::Checkpoint;
@@ -45,6 +50,8 @@ impl Recompute {
         Recompute {
             depends,
             drawn,
+            cheap,
+            marks: HashMap::new(),
             again: HashMap::new(),
         }
     }
@@ -52,12 +59,29 @@ impl Recompute {
     /// Whether gradients have a node of their own for this one. What was appended since is there already.
     fn is_again(&self, id: NodeId) -> bool {
         let of = |list: &[bool]| list.get(id.index()).copied().unwrap_or(false);
-        of(&self.depends) || of(&self.drawn)
+        of(&self.depends) || of(&self.drawn) || of(&self.cheap)
     }
 
     fn placed(&self, v: Value) -> Value {
         let node = self.again.get(&v.node).copied().unwrap_or(v.node);
         Value { node, ..v }
+    }
+
+    /// What is kept, for what is computed again from it.
+    fn marked(&mut self, graph: &mut Graph, v: Value) -> Result<Value, OpError> {
+        if self.cheap.is_empty() || !is_marked(graph, v) {
+            return Ok(v);
+        }
+        if let Some(mark) = self.marks.get(&v) {
+            return Ok(*mark);
+        }
+        let node = graph.add(Checkpoint {}, &[v])?;
+        let mark = Value {
+            node: node.node,
+            port: 0,
+        };
+        self.marks.insert(v, mark);
+        Ok(mark)
     }
 
     /// The value that gradients read for one of the way forward.
@@ -82,9 +106,15 @@ impl Recompute {
                     drawn_again(graph, op)?
                 }
                 op => {
-                    let op = op.clone();
-                    let inputs: Vec<Value> = node.inputs.iter().map(|v| self.placed(*v)).collect();
-                    graph.add(op, &inputs)?
+                    let (op, inputs) = (op.clone(), node.inputs.clone());
+                    let mut placed = Vec::with_capacity(inputs.len());
+                    for input in inputs {
+                        placed.push(match self.is_again(input.node) {
+                            true => self.placed(input),
+                            false => self.marked(graph, input)?,
+                        });
+                    }
+                    graph.add(op, &placed)?
                 }
             };
             self.again.insert(id, new.node);

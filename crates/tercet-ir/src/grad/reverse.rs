@@ -39,7 +39,8 @@ pub(super) fn active(graph: &Graph, from: usize, wanted: &[Value]) -> HashSet<Va
 }
 
 /// Pulls the cotangents of outputs back to the wanted values through the nodes from `from` on, and appends what that
-/// takes. A node without a gradient is noted and passed with zeros, so that those behind it are noted as well.
+/// takes; what is `cheap` of the way forward is computed again. A node without a gradient is noted and passed with zeros, so that
+/// those behind it are noted as well.
 ///
 /// # Errors
 /// [`GradError::Rule`] when a rule builds a node that is refused.
@@ -48,9 +49,10 @@ pub(super) fn pull(
     from: usize,
     outputs: &[(Value, Value)],
     wanted: &[Value],
+    cheap: Vec<bool>,
 ) -> Result<Pulled, GradError> {
     let active = active(graph, from, wanted);
-    let mut forward = Recompute::of(graph, from);
+    let mut forward = Recompute::of(graph, from, cheap);
     let (mut severed, mut flat) = (Vec::new(), Vec::new());
     let mut cotangents: HashMap<Value, Value> = HashMap::new();
     let last = outputs.iter().map(|(v, _)| v.node.index() + 1).max();

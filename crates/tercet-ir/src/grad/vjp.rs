@@ -154,7 +154,7 @@ impl<'a> Vjp<'a> {
                 wanted.push(*v);
             }
         }
-        let pulled = pull(self.graph, from, &pairs, &wanted).map_err(inner)?;
+        let pulled = pull(self.graph, from, &pairs, &wanted, Vec::new()).map_err(inner)?;
         if !pulled.severed.is_empty() {
             let reasons = pulled.severed.iter();
             let reasons: Vec<String> = reasons.map(|s| format!("{}: {}", s.op, s.reason)).collect();

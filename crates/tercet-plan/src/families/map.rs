@@ -19,6 +19,7 @@ mod row_wise_tests;
 mod row_wise_text;
 #[cfg(test)]
 mod tests;
+mod strips;
 mod text;
 mod vector;
 

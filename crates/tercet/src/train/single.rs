@@ -53,7 +53,11 @@ impl Single {
             scaled = graph.mul(scaled, scale)?;
         }
         let wanted: Vec<Value> = trainables.iter().map(|(value, _)| *value).collect();
-        let gradients = graph.gradients(scaled, &wanted).map_err(|e| match e {
+        let gradients = match options.recompute {
+            true => graph.gradients_recomputing(scaled, &wanted),
+            false => graph.gradients(scaled, &wanted),
+        };
+        let gradients = gradients.map_err(|e| match e {
             GradError::Unused { values, .. } => GradError::Unused { loss, values },
             e => e,
         })?;

@@ -8,6 +8,7 @@ mod errors;
 mod executors;
 mod fused;
 mod optimizers;
+mod recompute;
 mod scale;
 mod schedule;
 mod trainer;

@@ -1,7 +1,7 @@
 //! Elementwise functions over blocks of `f32`.
 //!
 //! Each function maps equally long slices, element by element; the transcendental
-//! ones are within 2 ulp of the exact value (silu and gelu 3) at every level, and follow
+//! ones are within 2 ulp of the exact value (silu and gelus 3) at every level, and follow
 //! IEEE 754 for NaN, infinities and signed zeros. The bodies are in `scalar`
 //! and are vectorised by the compiler, once per level.
 //!
@@ -115,6 +115,8 @@ unary! {
     pub gelu: Gelu = |S, x| scalar::gelu::<S>(x);
     /// The tanh approximation of GELU.
     pub gelu_tanh: GeluTanh = |S, x| scalar::gelu_tanh::<S>(x);
+    /// The derivative of `gelu_tanh`, within 2^-22 of where it is largest.
+    pub gelu_tanh_grad: GeluTanhGrad = |S, x| scalar::gelu_tanh_grad::<S>(x);
     /// The error function.
     pub erf: Erf = |S, x| scalar::erf::<S>(x);
     /// `ln(1 + e^x)`.

@@ -9,9 +9,12 @@
 
 #![allow(clippy::excessive_precision, reason = "polynomials as fitted")]
 
+mod gelu;
+
 use std::f64::consts::{LN_2, LOG2_E};
 
 use super::super::simd::Simd;
+pub(crate) use gelu::{gelu, gelu_tanh, gelu_tanh_grad};
 
 /// Adding and subtracting it rounds to the nearest integer, which also stands
 /// in the low bits of the sum.
@@ -309,106 +312,6 @@ pub(crate) fn erf<S: Simd>(x: f32) -> f32 {
     let t = if a > 4.1 { 4.1 } else { a };
     let large = 1.0 - exp::<S>(-t * poly32::<S>(t, &ERFC));
     (if a < 0.92 { small } else { large }).copysign(x)
-}
-
-/// `e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0 <= a <= 14.5, 2^-26.6.
-const TAIL: [f64; 10] = [
-    5.310_887_94e-6,
-    0.132_833_703_00,
-    0.134_746_070_47,
-    0.106_129_028_39,
-    0.140_624_745_23,
-    -0.096_805_983_62,
-    0.277_122_591_27,
-    -0.319_373_934_90,
-    0.151_939_571_79,
-    -0.027_221_097_97,
-];
-
-#[inline(always)]
-pub(crate) fn gelu<S: Simd>(x: f32) -> f32 {
-    match S::FMA {
-        true => gelu32::<S>(x),
-        false => gelu64::<S>(x),
-    }
-}
-
-/// Without fused products roundings cannot be caught.
-#[inline(always)]
-fn gelu64<S: Simd>(x: f32) -> f32 {
-    // Phi(-|x|) = e^(-x^2/2) R(|x|) keeps relative accuracy in the tail; in f64, since roundings of
-    // the exponent and of R would add up to 7 of the result's.
-    let v = f64::from(if x < -15.0 { -15.0 } else { x });
-    let a = v.abs();
-    let a = if a > 15.0 { 15.0 } else { a };
-    let (scale, m1) = exp_parts64::<S>(-0.5 * a * a);
-    let tail = S::fmad(scale, m1, scale) * poly64::<S>(3.0 / (a + 3.0), &TAIL);
-    (v * if x < 0.0 { tail } else { 1.0 - tail }) as f32
-}
-
-/// `(Phi(x) - 1/2) / x` in `x^2 <= 0.7`, 2^-26.8.
-const CENTER: [f32; 5] = [
-    0.398_942_291_74,
-    -0.066_490_150_988,
-    0.009_971_057_064_8,
-    -0.001_177_577_534_7,
-    9.965_958_452e-5,
-];
-/// `a e^(a^2 / 2) Phi(-a)` in `u = 3 / (a + 3)`, 0.79 <= a <= 14.7, 2^-27.3.
-const TAIL32: [f32; 9] = [
-    0.398_920_923_47,
-    0.000_565_599_242_69,
-    -0.050_770_722_33,
-    -0.047_248_672_694,
-    -0.283_071_219_92,
-    0.300_217_121_84,
-    -0.743_796_348_57,
-    0.565_280_616_28,
-    -0.140_129_536_39,
-];
-
-/// At most 3.7 roundoffs off, of all floats.
-#[inline(always)]
-fn gelu32<S: Simd>(x: f32) -> f32 {
-    // `x + a e^(-a^2/2) (-R(a))` for x > 0. What rounding takes from the exponent and from u goes into the exponent's low part.
-    const END: f32 = 14.6;
-    /// 2^-64.
-    const BACK: f32 = 5.421_010_862_427_522e-20;
-    let v = if x < -END { -END } else { x };
-    let near = v * S::fmaf(v, poly32::<S>(v * v, &CENTER), 0.5);
-    let a = v.abs();
-    let a = if a > END { END } else { a };
-    let square = a * a;
-    let sum = a + 3.0;
-    let u = 3.0 / sum;
-    // `3 - u (a + 3)` without the roundings of the sum and the quotient.
-    let left = S::fmaf(-u, a - (sum - 3.0), S::fmaf(-u, sum, 3.0));
-    // The logarithm's derivative by that, about.
-    let slope = -2.2 * ((u * u) * (u * u));
-    let x2 = -0.5 * square;
-    let t = S::fmaf(x2, std::f32::consts::LOG2_E, ROUND32);
-    let n = t - ROUND32;
-    let low = S::fmaf(n, -LN2_LOW, -0.5 * S::fmaf(a, a, -square));
-    let r = S::fmaf(n, -LN2_HIGH, x2) + S::fmaf(slope, left, low);
-    let m1 = S::fmaf(r * r, poly32::<S>(r, &EXP32), r);
-    let tail = poly32::<S>(u, &TAIL32);
-    // Powers of two beyond the range of floats: by 2^64 more, which the last product takes off.
-    let scale = f32::from_bits((t.to_bits() << 23).wrapping_add((127 + 64) << 23));
-    let y = S::fmaf(tail, m1, tail) * scale;
-    let far = S::fmaf(y, -BACK, if x < 0.0 { -0.0 } else { x });
-    if a < 0.82 { near } else { far }
-}
-
-#[inline(always)]
-pub(crate) fn gelu_tanh<S: Simd>(x: f32) -> f32 {
-    // 0.5 (1 + tanh(y)) = sigmoid(2 y), in f64 because y reaches 100.
-    const TWO_SQRT_2_OVER_PI: f64 = 1.595_769_121_605_730_7;
-    // Below -100 the result is -0; the clamp keeps -inf from becoming NaN.
-    let v = f64::from(if x < -100.0 { -100.0 } else { x });
-    let z = TWO_SQRT_2_OVER_PI * v * S::fmad(v * v, 0.044_715, 1.0);
-    let (scale, m1) = exp_parts64::<S>(clamp64(-z.abs()));
-    let e = S::fmad(scale, m1, scale);
-    (v * (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)) as f32
 }
 
 /// `(sin(r) / r - 1) / r^2`, |r| <= pi/4, 2^-37.

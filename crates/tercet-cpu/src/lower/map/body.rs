@@ -6,6 +6,7 @@ use tercet_ir::{DType, DTypeClass, Dim, Op, Shape};
 
 use super::BLOCK;
 use super::chain::{CHAIN_BLOCK, Chain};
+use super::derivative::Shorter;
 use super::whole;
 
 /// How the elements of a register are stored.
@@ -110,7 +111,7 @@ pub(super) struct Body {
     pub(super) scratch_bytes: usize,
     /// Elements of a block and of a register.
     pub(super) block: usize,
-    /// The steps in one call, where all values are f32 or integers that f32 holds.
+    /// The steps in one call, where all values are f32, integers that f32 holds, or truth values between them.
     pub(super) chain: Option<Chain>,
 }
 
@@ -167,12 +168,15 @@ impl Body {
     /// The body of a map whose I32 operands `small` are within [`whole::SMALL`].
     pub(super) fn new(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> Body {
         let chained = is_chain(map, inputs, dtypes, small);
-        let shorter = chained.then(|| whole::without_copies(map, inputs, dtypes));
+        let shorter = chained.then(|| {
+            let (map, dtypes) = whole::without_copies(map, inputs, dtypes);
+            Shorter::new(&map, &dtypes)
+        });
         let (map, dtypes) = match &shorter {
-            Some((map, dtypes)) => (map, dtypes.as_slice()),
+            Some(shorter) => (&shorter.map, shorter.dtypes.as_slice()),
             None => (map, dtypes),
         };
-        let floats = inputs.iter().chain(dtypes).all(|&d| d == DType::F32);
+        let floats = (inputs.iter().chain(dtypes)).all(|&d| matches!(d, DType::F32 | DType::Bool));
         let block = if chained && floats {
             CHAIN_BLOCK
         } else {
@@ -208,9 +212,9 @@ impl Body {
             block,
             chain: None,
         };
-        if chained {
+        if let Some(shorter) = &shorter {
             let register_bytes = block * Class::F32.bytes();
-            let (chain, bytes) = Chain::new(&body, register_bytes);
+            let (chain, bytes) = Chain::new(&body, register_bytes, &shorter.derivatives);
             // A register for each operand, and for each result that is made of floats.
             let registers = body.inputs.len() + body.results.len();
             body.scratch_bytes = registers * register_bytes + bytes;

@@ -10,6 +10,7 @@ use super::body::{Arg, Body, Dst, Step};
 use super::geometry::Block;
 use super::{Job, Outs, load, step};
 use crate::kernels::chain::{self, Action, Input, Source, Target, scratch_len};
+use crate::kernels::vmath;
 
 /// Elements of a block: no register holds one, unless an operand has to be gathered.
 pub(super) const CHAIN_BLOCK: usize = 4096;
@@ -29,9 +30,14 @@ pub(super) fn takes(op: &ScalarOp) -> bool {
         ScalarOp::Const(..) | ScalarOp::Clamp { .. } | ScalarOp::Fma => true,
         ScalarOp::Unary(f) => step::unary_function(*f).is_some(),
         ScalarOp::Binary(f) => binary(*f).is_some(),
-        ScalarOp::Cast(_) => true,
-        ScalarOp::Compare(_) | ScalarOp::Where => false,
+        ScalarOp::Cast(_) | ScalarOp::Where => true,
+        ScalarOp::Compare(_) => false,
     }
+}
+
+/// True if a chain can run this step that gives truth values, of floats.
+pub(super) fn tells(op: &ScalarOp) -> bool {
+    matches!(op, ScalarOp::Compare(_) | ScalarOp::Unary(UnaryFn::IsNan))
 }
 
 fn binary(f: BinaryFn) -> Option<fn(Source, Source) -> Action> {
@@ -55,8 +61,9 @@ fn binary(f: BinaryFn) -> Option<fn(Source, Source) -> Action> {
 
 impl Chain {
     /// The chain of a body of which [`takes`] accepted every step, all of f32, where no result is a
-    /// constant; and the bytes of its scratch memory after the operands' registers.
-    pub(super) fn new(body: &Body, register_bytes: usize) -> (Chain, usize) {
+    /// constant; and the bytes of its scratch memory after the operands' registers. `derivatives` are the steps that stand for one
+    /// of GELU by tanh.
+    pub(super) fn new(body: &Body, register_bytes: usize, derivatives: &[bool]) -> (Chain, usize) {
         let inputs = body.inputs.len();
         let tile = |offset: usize| offset / register_bytes - inputs;
         let constant = |offset: usize| {
@@ -92,7 +99,10 @@ impl Chain {
                 let action = Action::Min(Source::Tile(spare), bound(hi.0));
                 steps.push(chain::Step { action, to });
             } else {
-                let action = action(step, &args);
+                let action = match derivatives[at] {
+                    true => Action::Call(vmath::gelu_tanh_grad, args[0]),
+                    false => action(step, &args),
+                };
                 steps.push(chain::Step { action, to });
             }
             let Target::Tile(t) = to else { continue };
@@ -202,6 +212,9 @@ fn action(step: &Step, args: &[Source]) -> Action {
         (ScalarOp::Unary(UnaryFn::Relu), &[x]) => Action::Relu(x),
         (ScalarOp::Unary(UnaryFn::Abs), &[x]) => Action::Abs(x),
         (ScalarOp::Unary(UnaryFn::Neg), &[x]) => Action::Neg(x),
+        (ScalarOp::Unary(UnaryFn::IsNan), &[x]) => Action::IsNan(x),
+        (ScalarOp::Compare(f), &[a, b]) => Action::Compare(step::comparison(*f), a, b),
+        (ScalarOp::Where, &[a, b, c]) => Action::Pick(a, b, c),
         (ScalarOp::Unary(f), &[x]) => {
             let f = step::unary_function(*f).expect("invariant: `takes` accepted it");
             Action::Call(f, x)

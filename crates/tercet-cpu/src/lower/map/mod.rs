@@ -14,6 +14,7 @@
 
 mod body;
 mod chain;
+mod derivative;
 mod gate;
 mod geometry;
 mod integers;

@@ -230,19 +230,23 @@ pub(super) fn unary_function(f: UnaryFn) -> Option<Function> {
     })
 }
 
+/// A comparison as kernels name it.
+pub(super) fn comparison(f: CompareFn) -> Comparison {
+    match f {
+        CompareFn::Eq => Comparison::Eq,
+        CompareFn::Ne => Comparison::Ne,
+        CompareFn::Lt => Comparison::Lt,
+        CompareFn::Le => Comparison::Le,
+        CompareFn::Gt => Comparison::Gt,
+        CompareFn::Ge => Comparison::Ge,
+    }
+}
+
 /// Predicates of f32 registers that are vectorised; false if this is none.
 fn truths(step: &Step, x: &Operands<'_>, out: &mut [u8]) -> bool {
     match &step.op {
         ScalarOp::Compare(f) if x.class(0) == Class::F32 => {
-            let op = match f {
-                CompareFn::Eq => Comparison::Eq,
-                CompareFn::Ne => Comparison::Ne,
-                CompareFn::Lt => Comparison::Lt,
-                CompareFn::Le => Comparison::Le,
-                CompareFn::Gt => Comparison::Gt,
-                CompareFn::Ge => Comparison::Ge,
-            };
-            vmath::compare(x.job.level, op, x.get(0), x.get(1), out);
+            vmath::compare(x.job.level, comparison(*f), x.get(0), x.get(1), out);
         }
         ScalarOp::Compare(f) if x.class(0) == Class::Int => {
             let (a, b): (&[i64], &[i64]) = (x.get(0), x.get(1));

@@ -18,7 +18,7 @@ type Range = Option<(f64, f64)>;
 /// What an I32 operand of one element may be at most, if a map counts on it: such zero points are known when it runs.
 pub(super) const SMALL: i32 = 1 << 16;
 
-/// Whether every value of a map fits f32, and every integer exactly. An I32 operand that only conversions to F32 read counts as
+/// Whether every value of a map fits f32, every integer exactly, and no truth value is a result. An I32 operand that only conversions to F32 read counts as
 /// the float that it becomes, one that is `small` as within [`SMALL`].
 pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize]) -> bool {
     let of_input = |(i, dtype): (usize, &DType)| match small.contains(&i) {
@@ -40,6 +40,9 @@ pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize
             return false;
         }
     }
+    if map.results.iter().any(|&s| dtypes[s] == DType::Bool) {
+        return false;
+    }
     let mut done: Vec<Range> = Vec::with_capacity(map.body.len());
     for (step, dtype) in map.body.iter().zip(dtypes) {
         let of = |arg: &MapArg| match *arg {
@@ -56,6 +59,8 @@ pub(super) fn fits(map: &Map, inputs: &[DType], dtypes: &[DType], small: &[usize
                 Some(range) => Some(range),
                 None => return false,
             },
+            // Truth values are 0 and 1 in floats, which choices read.
+            DType::Bool if chain::tells(&step.op) && args.iter().all(|a| a.1 == DType::F32) => None,
             DType::F16 | DType::BF16 | DType::F64 | DType::U32 | DType::I64 | DType::Bool => {
                 return false;
             }

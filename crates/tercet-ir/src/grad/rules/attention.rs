@@ -126,7 +126,7 @@ fn through_scores(op: &Attention, v: &mut Vjp<'_>) -> Ruled {
     let ds = v.mul(p, rest)?;
     let mut wanted = vec![scores];
     wanted.extend(wants_bias.then(|| v.x(3)));
-    let pulled = pull(v, from, &[(seen, ds)], &wanted)
+    let pulled = pull(v, from, &[(seen, ds)], &wanted, Vec::new())
         .map_err(|e| NoGradient::because(crate::one_line(&e)))?;
     if let Some(Some(dbias)) = pulled.cotangents.get(1) {
         v.give(3, *dbias)?;

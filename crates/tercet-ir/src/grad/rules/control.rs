@@ -45,7 +45,7 @@ impl Block {
         wanted: &[usize],
     ) -> Result<Vec<Value>, NoGradient> {
         let wanted: Vec<Value> = wanted.iter().map(|&i| self.arguments[i]).collect();
-        let pulled = pull(&mut self.graph, 0, seeds, &wanted).map_err(|e| match e {
+        let pulled = pull(&mut self.graph, 0, seeds, &wanted, Vec::new()).map_err(|e| match e {
             GradError::Rule { source, .. } => NoGradient::Refused(source),
             e => NoGradient::because(crate::one_line(&e)),
         })?;

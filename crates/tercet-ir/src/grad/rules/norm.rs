@@ -34,7 +34,15 @@ fn normed(v: &mut Vjp<'_>, axes: &[usize], eps: Real, centred: bool) -> Ruled {
         let scale = v.rsqrt(sum)?;
         let unit = v.mul(x, scale)?;
         if v.wants(0) {
-            let gamma = v.widen(gamma)?;
+            let gamma = match v.dtype(gamma) == v.dtype(x) {
+                true => gamma,
+                // Spread before it is widened, so that it is widened where it is read.
+                false => {
+                    let whole = v.shape(x);
+                    let spread = v.spread(gamma, whole)?;
+                    v.widen(spread)?
+                }
+            };
             let g = v.mul(dy, gamma)?;
             let along = v.mul(g, unit)?;
             let along = v.reduce_mean(along, axes, true)?;

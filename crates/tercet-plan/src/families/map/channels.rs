@@ -3,14 +3,15 @@
 //!
 //! A workgroup takes a strip of one channel, whose vectors its invocations read beside each other.
 //!
-//! Next: `columns_text.rs` for the text of the kernel.
+//! Next: `columns_text.rs` for the text of the kernel, `strips.rs` for what adds strips.
 
-use tercet_ir::{CompileError, DType, Dim};
+use tercet_ir::CompileError;
 
 use super::body::Steps;
-use super::columns::{GROUPS_OF_UNIT, added, given};
+use super::columns::{GROUPS_OF_UNIT, given};
 use super::columns_text::{Around, ColumnKernel};
 use super::operand::{Coordinates, Operand};
+use super::strips::Strips;
 use super::text::{Kernel, Read, Step};
 use super::vector::{self, Vectors};
 use crate::emit::{Emit, View};
@@ -46,9 +47,7 @@ pub(super) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
     let most = of_channel.div_ceil(FEWEST * WORKGROUP as usize).max(1);
     let parts = (GROUPS_OF_UNIT * e.caps.units()).div_ceil(count).min(most);
 
-    let shape = [Dim::Known(parts), channels];
-    let partial = sums.iter().map(|_| e.temp(DType::F32, &shape));
-    let partial: Vec<View> = partial.collect::<Result<_, _>>()?;
+    let strips = Strips::new(e, group, parts, channels)?;
     let numel = e.numel(&group.shape);
     let mut words = vec![numel, Num::ZERO];
     words.extend(&coordinates.sizes);
@@ -83,16 +82,17 @@ pub(super) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
         sums: &sums,
         vectors,
         around: Around::Channels,
+        together: strips.is_together(),
         first_word,
     };
     let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
     let mut access = vec![Access::Read; slots.len()];
-    for to in &partial {
+    for to in strips.partial() {
         access.push(Access::Write);
         slots.push(to.slot);
     }
     let grid = e.flat_grid(groups);
     let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
     e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
-    added(e, group, &partial, summed)
+    strips.added(e, group, summed)
 }

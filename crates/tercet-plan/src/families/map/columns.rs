@@ -1,23 +1,23 @@
 //! Sums over leading axes with the elementwise work before them, as one kernel and what adds its parts.
 //!
 //! A workgroup takes a strip of rows of some columns: invocations beside each other have vectors of columns beside each
-//! other, and every so many rows. Strips are added by the reduction of a matrix with a row for each.
+//! other, and every so many rows. Strips are added by the reduction of a matrix with a row for each (`strips.rs`).
 //!
 //! Next: `channels.rs` for sums over leading and last axes, `columns_text.rs` for the text of the kernel, `fusions/columns.rs`
 //! for what is taken together.
 
-use tercet_ir::ops::{IndexMap, Op, ReduceFn};
-use tercet_ir::{CompileError, DType, Dim, Value};
+use tercet_ir::CompileError;
+use tercet_ir::ops::IndexMap;
 
 use super::body::{Body, Source, Steps};
 use super::channels;
 use super::columns_text::{Around, ColumnKernel};
 use super::operand::{Coordinates, Operand};
+use super::strips::Strips;
 use super::text::{Kernel, Read, Step};
 use super::vector::{self, Vectors};
 use crate::emit::{Emit, View};
-use crate::families::reduce::{self, Last};
-use crate::families::rows::{Rows, WORKGROUP, product};
+use crate::families::rows::{WORKGROUP, product};
 use crate::fusions::{Columns, Part};
 use crate::kernel::{Access, Word};
 use crate::num::Num;
@@ -57,9 +57,7 @@ pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
     let groups = GROUPS_OF_UNIT * e.caps.units();
     let parts = groups.div_ceil(across).min(most);
 
-    let shape = [Dim::Known(parts), columns];
-    let partial = sums.iter().map(|_| e.temp(DType::F32, &shape));
-    let partial: Vec<View> = partial.collect::<Result<_, _>>()?;
+    let strips = Strips::new(e, group, parts, columns)?;
     let numel = e.numel(&group.shape);
     let mut words = vec![numel, Num::ZERO];
     words.extend(&coordinates.sizes);
@@ -91,18 +89,19 @@ pub(crate) fn lower(e: &mut Emit<'_>, group: &Columns) -> Result<Vec<View>, Comp
         sums: &sums,
         vectors,
         around: Around::Beside(beside),
+        together: strips.is_together(),
         first_word,
     };
     let mut slots: Vec<_> = operands.iter().map(|o| o.slot).collect();
     let mut access = vec![Access::Read; slots.len()];
-    for to in &partial {
+    for to in strips.partial() {
         access.push(Access::Write);
         slots.push(to.slot);
     }
     let grid = e.flat_grid(Num::Const((across * parts) as i64));
     let words: Vec<Word> = words.into_iter().map(Word::Num).collect();
     e.dispatch_wgsl(&kernel.name(), kernel.text(), &access, &slots, &words, grid);
-    added(e, group, &partial, rows_num)
+    strips.added(e, group, rows_num)
 }
 
 /// The steps of what is summed, and what of them each sum takes.
@@ -120,27 +119,4 @@ pub(super) fn given(e: &mut Emit<'_>, group: &Columns) -> (Body, Vec<Source>) {
     });
     let sums = sums.collect();
     (body, sums)
-}
-
-/// The sums of strips, put together.
-pub(super) fn added(
-    e: &mut Emit<'_>,
-    group: &Columns,
-    partial: &[View],
-    count: Num,
-) -> Result<Vec<View>, CompileError> {
-    let mut results = Vec::new();
-    for (&sum, partial) in group.sums.iter().zip(partial) {
-        let node = e.graph.node(sum);
-        let Op::Reduce(op) = &node.op else {
-            unreachable!("invariant: the group is of sums")
-        };
-        let (f, ty) = (op.f, e.graph.ty(Value { node: sum, port: 0 }).clone());
-        let y = e.temp(ty.dtype, &ty.shape)?;
-        let rows = Rows::of(e, partial, &[0])?;
-        let last = Last::new(f == ReduceFn::Mean, count);
-        reduce::stage(e, f, partial, &rows, &y, 1, Some(last));
-        results.push(y);
-    }
-    Ok(results)
 }

@@ -27,6 +27,8 @@ pub(super) struct ColumnKernel<'m> {
     pub(super) sums: &'m [Source],
     pub(super) vectors: Vectors,
     pub(super) around: Around,
+    /// Whether the sums are written behind each other, to one buffer.
+    pub(super) together: bool,
     /// The first of five words: rows, vectors of a row, rows of a strip, groups across a row, strips. Of channels: vectors of a
     /// channel, those that lie together, those of a strip, channels, strips.
     pub(super) first_word: usize,
@@ -70,7 +72,10 @@ impl ColumnKernel<'_> {
         let mut text = scalar::text(&pieces) + "\n";
         let reads = self.map.reads.iter();
         let reads = reads.map(|r| binding_type(&self.vectors, r)).collect();
-        let results = self.sums.iter().map(|_| "u32".to_string()).collect();
+        let results = match self.together {
+            true => vec!["u32".to_string()],
+            false => vec!["u32".to_string(); self.sums.len()],
+        };
         text += &self.map.bindings_of(reads, results);
         text += &self.map.operand_struct(&self.vectors);
         text += &self.map.load(&self.vectors);
@@ -78,6 +83,15 @@ impl ColumnKernel<'_> {
         text + &match self.around {
             Around::Beside(beside) => self.main(&zero, beside),
             Around::Channels => self.main_of_channels(&zero),
+        }
+    }
+
+    /// Where sum `i` is written, after those before it, which are `columns` in each of `strips`.
+    fn target(&self, i: usize, strips: &str, columns: &str) -> (usize, String) {
+        match (self.together, i) {
+            (true, 1..) => (0, format!("{i}u * {strips} * {columns} + ")),
+            (true, 0) => (0, String::new()),
+            (false, _) => (i, String::new()),
         }
     }
 
@@ -147,9 +161,10 @@ impl ColumnKernel<'_> {
             );
         }
         let totals = each(&|i, k| {
+            let (to, before) = self.target(i, &strips, &format!("(units * {n}u)"));
             format!(
                 "    total(index, t{i}_{k});\n    \
-                 if (is_first) {{\n        y{i}[at + {k}u] = bitcast<u32>(all_rows(beside));\n    }}\n"
+                 if (is_first) {{\n        y{to}[{before}at + {k}u] = bitcast<u32>(all_rows(beside));\n    }}\n"
             )
         });
         format!(
@@ -207,10 +222,11 @@ impl ColumnKernel<'_> {
         }
         let totals = (0..self.sums.len()).map(|i| {
             let own: Vec<String> = (0..n).map(|k| format!("t{i}_{k}")).collect();
+            let (to, before) = self.target(i, &strips, &channels);
             format!(
                 "    let s{i} = total(index, {});\n    \
                  if (index == 0u && part < {strips}) {{\n        \
-                 y{i}[part * {channels} + channel] = bitcast<u32>(s{i});\n    }}\n",
+                 y{to}[{before}part * {channels} + channel] = bitcast<u32>(s{i});\n    }}\n",
                 own.join(" + ")
             )
         });
