@@ -30,6 +30,8 @@ pub(crate) struct MatrixRates {
     pub(crate) windows: &'static [Division],
     /// Of weights that were laid out, in fragments that subgroups fill themselves.
     pub(crate) laid: &'static [Division],
+    /// Of F32 as pairs of F16, each product of three of halves.
+    pub(crate) pairs: &'static [Division],
     /// What the begin and the end of a tile take, as so much of `k`.
     pub(crate) start: f64,
     /// The same where sums of parts of `k` are stored in F32, and for windows.
@@ -290,6 +292,14 @@ pub(crate) static MEASURED: Rates = Rates {
         laid: &[
             one([2, 2], [48, 64], 32, [0.6, 1.17]),
             one([1, 1], [16, 64], 32, [0.15, 0.45]),
+        ],
+        pairs: &[
+            one([2, 4], [64, 32], 32, [0.3, 0.3]),
+            one([2, 2], [64, 32], 32, [0.18, 0.3]),
+            one([2, 2], [64, 64], 16, [0.18, 0.3]),
+            one([2, 4], [64, 32], 16, [0.28, 0.28]),
+            one([2, 2], [64, 32], 16, [0.18, 0.3]),
+            one([2, 2], [32, 32], 32, [0.1, 0.2]),
         ],
         start: 90.0,
         start_of_parts: 220.0,

@@ -4,7 +4,7 @@ mod keyed;
 
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
 use super::skinny_laid::LayRowsParams;
-use super::{prepack, skinny, skinny_laid};
+use super::{pairs, prepack, skinny, skinny_laid};
 use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::families::{gemm_coop, portable};
@@ -67,6 +67,8 @@ const ROW_ARGS: &[Access] = &[
     Access::Write,
     Access::Read,
 ];
+/// [`ARGS`], and the tiles that are left.
+const REST_ARGS: &[Access] = ROW_ARGS;
 /// [`ARGS`] and [`ROW_ARGS`] with the rows of a codebook.
 const CODED_ARGS: &[Access] = &[
     Access::Read,
@@ -104,7 +106,14 @@ const FLOATS: &str = concat!(
     portable!("matmul/floats.wgsl"),
     portable!("matmul/a_words.wgsl")
 );
-const GEMM: &str = portable!("matmul/gemm.wgsl");
+const GEMM: &str = concat!(
+    portable!("matmul/every_tile.wgsl"),
+    portable!("matmul/gemm.wgsl")
+);
+const GEMM_LEFT: &str = concat!(
+    portable!("matmul/left_tiles.wgsl"),
+    portable!("matmul/gemm.wgsl")
+);
 const GEMV: &str = concat!(portable!("cluster.wgsl"), portable!("matmul/gemv.wgsl"));
 const LOOSE: &str = concat!(
     portable!("matmul/prologue_none.wgsl"),
@@ -123,17 +132,21 @@ const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 /// functions of a sum and once with all.
 macro_rules! of_floats {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
+     $pieces:tt, $names:expr) => {
+        of_floats!($plain $plain_name, $full $full_name, ARGS, $pieces, $names);
+    };
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $args:expr,
      [$($piece:expr),*], $names:expr) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
             &[PRELUDE, OPERANDS, PLAIN, FLOATS, $($piece),*],
-            ARGS,
+            $args,
             names![OF_SUMS, $names],
         );
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
             with_functions![OPERANDS, ACTIVATED, FLOATS, $($piece),*],
-            ARGS,
+            $args,
             names![OF_SUMS, $names],
         );
     };
@@ -143,6 +156,13 @@ of_floats!(
     GEMM_PLAIN "gemm", GEMM_ACTIVATED "gemm_activated",
     [B_WORDS, GEMM, portable!("matmul/gemm_floats.wgsl")],
     &["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG"]
+);
+
+of_floats!(
+    GEMM_REST "gemm_rest", GEMM_REST_ACTIVATED "gemm_rest_activated",
+    REST_ARGS,
+    [B_WORDS, GEMM_LEFT, portable!("matmul/gemm_floats.wgsl")],
+    &["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG", "LEFT_ROWS", "LEFT_COLUMNS"]
 );
 
 of_floats!(
@@ -458,6 +478,10 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BLOCK_BF16.def,
     &gemm_coop::LAID_F16.def,
     &prepack::LAY_OUT.def,
+    &pairs::SPLIT_BLOCKS.def,
+    &pairs::PAIRS.def,
+    &GEMM_REST.def,
+    &GEMM_REST_ACTIVATED.def,
     &skinny::F16.def,
 ];
 
