@@ -3,7 +3,7 @@
 // matrices. See gemm_params.glsl for splits and the grid, and matmul/split_blocks.wgsl for pairs.
 //
 // A number is (high + low / 2^11) / scale. Three products of halves make one of numbers; the fourth is below their
-// roundings. Each step of FLUSH of k is summed from zero, small products apart from great ones, and added in f32 with the
+// roundings. Each step of BK of k is summed from zero, small products apart from great ones, and added in f32 with the
 // scales of its blocks: matrices cut sums instead of rounding them, and scales change from block to block.
 //
 // A and B lie as blocks of BLOCK x BLOCK elements, row by row of blocks; A_ALONG and B_ALONG are 1 where rows of an operand
@@ -15,7 +15,7 @@
 // multiplies, the loads of the next are under way into registers.
 //
 // Constraints on constants: FM, FN and FK 8 or 16; BM and BN multiples of BLOCK, WM and WN divide it; BK a multiple of 16
-// that divides BLOCK, FLUSH of FK that divides BK; split_k a multiple of BLOCK; SUBGROUP at least WN / 8. ALIGNED_C: n is
+// that divides BLOCK; split_k a multiple of BLOCK; SUBGROUP at least WN / 8. ALIGNED_C: n is
 // a multiple of 8.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -33,24 +33,23 @@
 #include "activation.glsl"
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint THREADS = 256; // SUBGROUP (BM / WM) (BN / WN)
+layout(constant_id = 0) const uint THREADS = 128; // SUBGROUP (BM / WM) (BN / WN)
 layout(constant_id = 1) const uint SUBGROUP = 32;
 layout(constant_id = 2) const uint FM = 16; // the device's fragment
 layout(constant_id = 3) const uint FN = 16;
 layout(constant_id = 4) const uint FK = 16;
 layout(constant_id = 5) const uint BM = 128; // the workgroup's tile
-layout(constant_id = 6) const uint BN = 128;
-layout(constant_id = 7) const uint BK = 32;
+layout(constant_id = 6) const uint BN = 64;
+layout(constant_id = 7) const uint BK = 16; // of k, summed from zero
 layout(constant_id = 8) const uint WM = 64; // a subgroup's part of it
 layout(constant_id = 9) const uint WN = 32;
-layout(constant_id = 10) const uint FLUSH = 16; // of k that is summed from zero
-layout(constant_id = 11) const uint A_ALONG = 1;
-layout(constant_id = 12) const uint B_ALONG = 0;
-layout(constant_id = 13) const uint ACTIVATION = 0; // see activation.glsl
-layout(constant_id = 14) const uint HAS_BIAS = 0;
-layout(constant_id = 15) const uint HAS_RESIDUAL = 0;
-layout(constant_id = 16) const uint ALIGNED_C = 0;
-layout(constant_id = 17) const uint BAND = 8; // rows of tiles that share columns of B
+layout(constant_id = 10) const uint A_ALONG = 1;
+layout(constant_id = 11) const uint B_ALONG = 0;
+layout(constant_id = 12) const uint ACTIVATION = 0; // see activation.glsl
+layout(constant_id = 13) const uint HAS_BIAS = 0;
+layout(constant_id = 14) const uint HAS_RESIDUAL = 0;
+layout(constant_id = 15) const uint ALIGNED_C = 0;
+layout(constant_id = 16) const uint BAND = 8; // rows of tiles that share columns of B
 
 const uint OUT_F32 = 1;
 const uint BIAS_F32 = 1;
@@ -95,7 +94,7 @@ shared uint is_unfit;
 
 const uint CM = WM / FM;
 const uint CN = WN / FN;
-const uint CK = FLUSH / FK;
+const uint CK = BK / FK;
 const uint A_LOADS = (A_WORDS + THREADS - 1) / THREADS;
 const uint B_LOADS = (B_WORDS + THREADS - 1) / THREADS;
 // Invocations of a subgroup that share a row of a strip.
@@ -239,39 +238,35 @@ void load_right(out RIGHT of, uint col, uint k, uint half_of_pair) {
     }
 }
 
-// Adds the products of FLUSH of the staged k, times `scale`; the subgroup's part begins at (row, col) of the tile.
-void add_products(uint row, uint col, uint k, float scale) {
+// Adds the products of a staged step, times `scale`; the subgroup's part begins at (row, col) of the tile.
+void add_products(uint row, uint col, float scale) {
     float low_scale = scale * LOW;
     LEFT left_high[CK * CM];
     LEFT left_low[CK * CM];
     [[unroll]] for (uint f = 0u; f < CK; f++) {
         [[unroll]] for (uint i = 0u; i < CM; i++) {
-            load_left(left_high[f * CM + i], row + i * FM, k + f * FK, 0u);
-            load_left(left_low[f * CM + i], row + i * FM, k + f * FK, 2u);
+            load_left(left_high[f * CM + i], row + i * FM, f * FK, 0u);
+            load_left(left_low[f * CM + i], row + i * FM, f * FK, 2u);
         }
     }
     [[unroll]] for (uint j = 0u; j < CN; j++) {
-        SUMS great[CM];
-        SUMS small[CM];
-        [[unroll]] for (uint i = 0u; i < CM; i++) {
-            great[i] = SUMS(0.0);
-            small[i] = SUMS(0.0);
-        }
+        RIGHT high[CK];
+        RIGHT low[CK];
         [[unroll]] for (uint f = 0u; f < CK; f++) {
-            RIGHT high;
-            RIGHT low;
-            load_right(high, col + j * FN, k + f * FK, 0u);
-            load_right(low, col + j * FN, k + f * FK, 2u);
-            [[unroll]] for (uint i = 0u; i < CM; i++) {
-                great[i] = coopMatMulAdd(left_high[f * CM + i], high, great[i]);
-                small[i] = coopMatMulAdd(left_low[f * CM + i], high, small[i]);
-                small[i] = coopMatMulAdd(left_high[f * CM + i], low, small[i]);
-            }
+            load_right(high[f], col + j * FN, f * FK, 0u);
+            load_right(low[f], col + j * FN, f * FK, 2u);
         }
         [[unroll]] for (uint i = 0u; i < CM; i++) {
-            [[unroll]] for (uint e = 0u; e < great[i].length(); e++) {
-                float sum = fma(small[i][e], low_scale, sums[i * CN + j][e]);
-                sums[i * CN + j][e] = fma(great[i][e], scale, sum);
+            SUMS great = SUMS(0.0);
+            SUMS small = SUMS(0.0);
+            [[unroll]] for (uint f = 0u; f < CK; f++) {
+                great = coopMatMulAdd(left_high[f * CM + i], high[f], great);
+                small = coopMatMulAdd(left_low[f * CM + i], high[f], small);
+                small = coopMatMulAdd(left_high[f * CM + i], low[f], small);
+            }
+            [[unroll]] for (uint e = 0u; e < great.length(); e++) {
+                float sum = fma(small[e], low_scale, sums[i * CN + j][e]);
+                sums[i * CN + j][e] = fma(great[e], scale, sum);
             }
         }
     }
@@ -302,9 +297,7 @@ void run_tile(Place place, uvec2 tile, uint row, uint col) {
                     next_b[i] = uvec4(0u);
                 }
             }
-            [[unroll]] for (uint f = 0u; f < BK; f += FLUSH) {
-                add_products(row, col, f, by_a * by_b);
-            }
+            add_products(row, col, by_a * by_b);
             if (!more) {
                 break;
             }

@@ -151,7 +151,11 @@ impl Tiling {
         let all = caps.device.divisions(fragment, subgroup, table).into_iter();
         let all = all.map(|d| {
             let t = Tiling::of_fragments(*shape, subgroup, &d);
-            (t, d.rate.with_room_for(caps.device.together(t.bytes_of_pairs())))
+            (
+                t,
+                d.rate
+                    .with_room_for(caps.device.together(t.bytes_of_pairs())),
+            )
         });
         let fits = |t: &Tiling| {
             let [bm, bn, bk] = t.tile;
@@ -159,7 +163,8 @@ impl Tiling {
             let parts = t.part.iter().all(|n| BLOCK.is_multiple_of(*n));
             let strips = t.part[1].is_multiple_of(8) && t.subgroup >= t.part[1] / 8;
             let steps = bk.is_multiple_of(16) && BLOCK.is_multiple_of(bk);
-            let room = t.threads() <= caps.max_workgroup && t.bytes_of_pairs() <= caps.workgroup_bytes;
+            let room =
+                t.threads() <= caps.max_workgroup && t.bytes_of_pairs() <= caps.workgroup_bytes;
             whole && parts && strips && steps && room
         };
         all.filter(|(t, _)| fits(t)).collect()

@@ -6,8 +6,8 @@ use super::coop::Coop;
 use super::gemm_decoded::{self, Half};
 use super::gemm_vectors;
 use super::kernels::{GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN};
-use super::pairs::Pairs;
 use super::narrowed::{self, Rounding};
+use super::pairs::Pairs;
 use super::portable::{self, Given, Pair};
 use super::product::Product;
 use crate::device::Device;
@@ -81,11 +81,7 @@ impl Tile {
 }
 
 /// True if a product of floats of many rows is taken as pairs of F16, whatever rows of its left operand lie along.
-pub(super) fn are_pairs(
-    e: &mut Emit<'_>,
-    p: &Product,
-    sums: &View,
-) -> Result<bool, CompileError> {
+pub(super) fn are_pairs(e: &mut Emit<'_>, p: &Product, sums: &View) -> Result<bool, CompileError> {
     let Some(pairs) = Pairs::of(e, p, sums)? else {
         return Ok(false);
     };

@@ -1,9 +1,10 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
 mod keyed;
+mod rest;
 
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
-use super::skinny_laid::LayRowsParams;
+pub(super) use self::rest::{GEMM_REST, GEMM_REST_ACTIVATED};
 use super::{pairs, prepack, skinny, skinny_laid};
 use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
@@ -67,8 +68,6 @@ const ROW_ARGS: &[Access] = &[
     Access::Write,
     Access::Read,
 ];
-/// [`ARGS`], and the tiles that are left.
-const REST_ARGS: &[Access] = ROW_ARGS;
 /// [`ARGS`] and [`ROW_ARGS`] with the rows of a codebook.
 const CODED_ARGS: &[Access] = &[
     Access::Read,
@@ -110,10 +109,6 @@ const GEMM: &str = concat!(
     portable!("matmul/every_tile.wgsl"),
     portable!("matmul/gemm.wgsl")
 );
-const GEMM_LEFT: &str = concat!(
-    portable!("matmul/left_tiles.wgsl"),
-    portable!("matmul/gemm.wgsl")
-);
 const GEMV: &str = concat!(portable!("cluster.wgsl"), portable!("matmul/gemv.wgsl"));
 const LOOSE: &str = concat!(
     portable!("matmul/prologue_none.wgsl"),
@@ -132,21 +127,17 @@ const GEMV_PACKED: &str = portable!("matmul/gemv_packed.wgsl");
 /// functions of a sum and once with all.
 macro_rules! of_floats {
     ($plain:ident $plain_name:literal, $full:ident $full_name:literal,
-     $pieces:tt, $names:expr) => {
-        of_floats!($plain $plain_name, $full $full_name, ARGS, $pieces, $names);
-    };
-    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $args:expr,
      [$($piece:expr),*], $names:expr) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
             &[PRELUDE, OPERANDS, PLAIN, FLOATS, $($piece),*],
-            $args,
+            ARGS,
             names![OF_SUMS, $names],
         );
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
             with_functions![OPERANDS, ACTIVATED, FLOATS, $($piece),*],
-            $args,
+            ARGS,
             names![OF_SUMS, $names],
         );
     };
@@ -156,13 +147,6 @@ of_floats!(
     GEMM_PLAIN "gemm", GEMM_ACTIVATED "gemm_activated",
     [B_WORDS, GEMM, portable!("matmul/gemm_floats.wgsl")],
     &["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG"]
-);
-
-of_floats!(
-    GEMM_REST "gemm_rest", GEMM_REST_ACTIVATED "gemm_rest_activated",
-    REST_ARGS,
-    [B_WORDS, GEMM_LEFT, portable!("matmul/gemm_floats.wgsl")],
-    &["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG", "LEFT_ROWS", "LEFT_COLUMNS"]
 );
 
 of_floats!(
@@ -426,14 +410,6 @@ pub(super) static NARROW_ROWS: Kernel<NarrowRowsParams> = Kernel::wgsl(
     &["Y_TYPE"],
 );
 
-/// Rows for `few_rows_laid.glsl`.
-pub(super) static LAY_ROWS: Kernel<LayRowsParams> = Kernel::wgsl(
-    "lay_rows",
-    &[PRELUDE, portable!("matmul/lay_rows.wgsl")],
-    &[Access::Read, Access::Write],
-    &["X_TYPE", "ORDER", "NUMBERS", "ROWS"],
-);
-
 const PARTS: &str = portable!("matmul/sum_parts.wgsl");
 const PARTS_ARGS: &[Access] = &[Access::Read, Access::Read, Access::Write];
 const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
@@ -507,7 +483,7 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &CODED_ACTIVATED.def,
     &QUADS_CODED_F32.def,
     &QUADS_CODED_16.def,
-    &LAY_ROWS.def,
+    &skinny_laid::LAY_ROWS.def,
     &skinny_laid::Q4_0.def,
     &skinny_laid::Q8_0.def,
     &skinny_laid::Q4_K.def,

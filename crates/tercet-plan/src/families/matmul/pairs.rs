@@ -53,7 +53,6 @@ const CONSTS: &[&str] = &[
     "BK",
     "WM",
     "WN",
-    "FLUSH",
     "A_ALONG",
     "B_ALONG",
     "ACTIVATION",
@@ -137,9 +136,14 @@ impl Pairs {
         p: &Product,
         y: &View,
     ) -> Result<Option<Pairs>, CompileError> {
-        let is_f32 = [p.a.dtype, p.b.dtype, y.dtype].iter().all(|ty| *ty == DType::F32);
+        let is_f32 = [p.a.dtype, p.b.dtype, y.dtype]
+            .iter()
+            .all(|ty| *ty == DType::F32);
         let plain = p.norm.is_none() && p.gate.is_none();
-        let bias_fits = p.bias.as_ref().is_none_or(|b| b.dtype == DType::F32 && b.layout.is_contiguous());
+        let bias_fits = p
+            .bias
+            .as_ref()
+            .is_none_or(|b| b.dtype == DType::F32 && b.layout.is_contiguous());
         let residual_fits = p.residual.as_ref().is_none_or(|r| {
             let last = r.layout.strides().last();
             r.dtype == DType::F32 && last.is_some_and(|t| t.factor() == 1 && t.dim().is_one())
@@ -165,7 +169,8 @@ impl Pairs {
             n: e.bound(&p.n)?,
             k: e.bound(&p.k)?,
         };
-        let Some((tiling, mut seconds)) = Tiling::choose_for_pairs(e.caps, &problem, batches) else {
+        let Some((tiling, mut seconds)) = Tiling::choose_for_pairs(e.caps, &problem, batches)
+        else {
             return Ok(None);
         };
         let rates = &e.caps.device.rates;
@@ -227,7 +232,14 @@ impl Pairs {
     }
 
     /// Dispatches the tiles of pairs.
-    fn tiles(&self, e: &mut Emit<'_>, given: &Given, p: &Product, sides: [&Split; 2], rest: SlotId) {
+    fn tiles(
+        &self,
+        e: &mut Emit<'_>,
+        given: &Given,
+        p: &Product,
+        sides: [&Split; 2],
+        rest: SlotId,
+    ) {
         let t = &self.tiling;
         let [a, b] = sides;
         let q = &given.params;
@@ -276,7 +288,8 @@ impl Pairs {
         let in_parts = t.splits > 1;
         let activation = p.activation.filter(|_| !in_parts).map_or(0, |f| {
             let at = ACTIVATIONS.iter().position(|known| *known == f);
-            1 + at.unwrap_or_else(|| unreachable!("invariant: the kernel has the activation")) as u32
+            1 + at.unwrap_or_else(|| unreachable!("invariant: the kernel has the activation"))
+                as u32
         });
         let is_whole = |dim: &Dim| dim.known().is_some_and(|n| n.is_multiple_of(8));
         let consts = [
@@ -290,7 +303,6 @@ impl Pairs {
             bk,
             wm,
             wn,
-            fk.max(16),
             u32::from(a.along),
             u32::from(b.along),
             activation,
@@ -348,7 +360,11 @@ fn split(
 ) -> Result<Split, CompileError> {
     let lying = Lying::of(side, own, &p.k);
     let lying = lying.unwrap_or_else(|| unreachable!("invariant: only what lies in rows is taken"));
-    let batch = if distance == Num::ZERO { Num::ONE } else { batch };
+    let batch = if distance == Num::ZERO {
+        Num::ONE
+    } else {
+        batch
+    };
     let [rows, columns] = [lying.rows, lying.columns].map(|dim| e.num(dim));
     let tape = e.tape();
     let [down, across] = [rows, columns].map(|n| tape.ceil_div(n, BLOCK));
@@ -369,8 +385,17 @@ fn split(
     }
     let bounds = [lying.rows, lying.columns].map(|dim| e.bound(dim));
     let [most_rows, most_columns] = bounds.map(|n| n.map(|n| n.div_ceil(BLOCK as usize)));
-    let most = entries.saturating_mul(most_rows?).saturating_mul(most_columns?);
-    let numbers = [rows, columns, batch, distance, side.offset, lying.row.stride];
+    let most = entries
+        .saturating_mul(most_rows?)
+        .saturating_mul(most_columns?);
+    let numbers = [
+        rows,
+        columns,
+        batch,
+        distance,
+        side.offset,
+        lying.row.stride,
+    ];
     let is_known = numbers.iter().all(|n| matches!(n, Num::Const(_)));
     let slot = e.halves(halves, is_known, |e| {
         let len = Dim::Known(most.saturating_mul(BLOCK_LEN as usize + 1));
@@ -392,7 +417,11 @@ fn split(
     Ok(Split {
         slot,
         blocks,
-        of_batch: if distance == Num::ZERO { Num::ZERO } else { of_batch },
+        of_batch: if distance == Num::ZERO {
+            Num::ZERO
+        } else {
+            of_batch
+        },
         along: lying.along,
     })
 }
