@@ -33,7 +33,7 @@ pub(crate) use self::blocks::Block;
 use self::cursor::Cursor;
 pub(crate) use self::cursor::UpdatedSlots;
 pub(crate) use self::draft::{Draft, Home, SlotDraft};
-pub(crate) use self::values::Order;
+pub(crate) use self::values::{Halves, Order};
 use self::values::Values;
 use crate::caps::Caps;
 use crate::num::{Num, Tape};

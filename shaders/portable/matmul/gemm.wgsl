@@ -6,6 +6,7 @@
 // filling them along k nor reading them runs into one bank. Neighbouring invocations load along k where
 // *_ALONG is 0, along m or n where it is 1: whichever has stride 1.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: begin
+// uses matmul/every_tile.wgsl or matmul/left_tiles.wgsl: is_left
 // uses matmul/gemm_floats.wgsl or matmul/gemm_packed.wgsl: load_b
 // uses prelude.wgsl: flat_group, float_bits, lane_of, lanes, word_of
 
@@ -83,6 +84,9 @@ fn main(
     let x_quad = local % SIDE;
     let y_quad = local / SIDE;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
+        if !is_left(batch, row_first, col_first) {
+            continue;
+        }
         enter_batch(batch);
         // Left and right four columns of eight rows; only the first four on the left unless WIDE.
         var l0 = vec4<f32>();

@@ -128,6 +128,7 @@ pub(crate) fn gemm(b: &mut Bench) -> Result<()> {
     let mut shapes: Vec<[usize; 3]> = sizes.iter().map(|&n| [n, n, n]).collect();
     if !b.quick {
         shapes.extend([[4096, 3072, 768], [4096, 768, 768], [4096, 2304, 768]]);
+        shapes.push([4096, 768, 3072]);
     }
     for dtype in [DType::F16, DType::BF16, DType::F32] {
         for &[m, n, k] in &shapes {

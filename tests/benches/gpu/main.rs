@@ -9,6 +9,7 @@ mod attention;
 mod conv;
 mod kernels;
 mod models;
+mod products;
 mod profile;
 mod report;
 mod sequence;
@@ -29,6 +30,7 @@ type Group = (&'static str, fn(&mut Bench) -> Result<()>);
 
 const GROUPS: &[Group] = &[
     ("gemm", kernels::gemm),
+    ("gradient_products", products::gradients),
     ("gemv", kernels::gemv),
     ("rows", kernels::rows),
     ("attention", attention::attention),

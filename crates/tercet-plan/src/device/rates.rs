@@ -30,6 +30,8 @@ pub(crate) struct MatrixRates {
     pub(crate) windows: &'static [Division],
     /// Of weights that were laid out, in fragments that subgroups fill themselves.
     pub(crate) laid: &'static [Division],
+    /// Of F32 as pairs of F16, each product of three of halves.
+    pub(crate) pairs: &'static [Division],
     /// What the begin and the end of a tile take, as so much of `k`.
     pub(crate) start: f64,
     /// The same where sums of parts of `k` are stored in F32, and for windows.
@@ -293,6 +295,11 @@ pub(crate) static MEASURED: Rates = Rates {
         laid: &[
             one([2, 2], [48, 64], 32, [0.6, 1.17]),
             one([1, 1], [16, 64], 32, [0.15, 0.45]),
+        ],
+        pairs: &[
+            one([2, 2], [64, 32], 16, [0.15, 0.305]), // 128 x 64 x 16, 83 TFLOP/s
+            one([2, 2], [64, 64], 16, [0.23, 0.317]),
+            one([2, 2], [32, 32], 16, [0.1, 0.27]),
         ],
         start: 90.0,
         start_of_parts: 220.0,

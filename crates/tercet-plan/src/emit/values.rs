@@ -4,6 +4,7 @@ use tercet_ir::{CompileError, DType, Graph, NodeId, Value};
 
 use super::{Emit, Home, View, all_known};
 use crate::families::copy;
+use crate::num::Num;
 use crate::program::{Arms, Buffer, SlotId};
 
 /// The order of elements of a copy.
@@ -24,6 +25,19 @@ pub(crate) enum Order {
     },
 }
 
+/// A matrix of F32, or a batch of such, of which pairs of F16 are made (`matmul/pairs.rs`): columns lie beside each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Halves {
+    pub(crate) slot: SlotId,
+    pub(crate) offset: Num,
+    /// From row to row.
+    pub(crate) row: Num,
+    /// Rows and columns.
+    pub(crate) size: [Num; 2],
+    /// The size and the distance.
+    pub(crate) batch: [Num; 2],
+}
+
 /// Where values of the graph lie so far.
 #[derive(Debug)]
 pub(crate) struct Values {
@@ -35,6 +49,8 @@ pub(crate) struct Values {
     made: Vec<(Value, Arms, View)>,
     /// Slots of the same elements rounded to 16 bits, with the arms that they are there in.
     rounded: Vec<(SlotId, Arms, DType, SlotId)>,
+    /// Pairs of F16, with the arms that they are there in and the node that they were made for.
+    halves: Vec<(Halves, Arms, NodeId, SlotId)>,
 }
 
 impl Values {
@@ -45,6 +61,7 @@ impl Values {
             copies: Vec::new(),
             made: Vec::new(),
             rounded: Vec::new(),
+            halves: Vec::new(),
         }
     }
 }
@@ -210,6 +227,36 @@ impl<'a> Emit<'a> {
         };
         let found = self.values.rounded.iter().find(known);
         found.map(|(.., copy)| *copy)
+    }
+
+    /// The pairs of F16 of a matrix, which the closure makes: before the first run where it is constant and of known size, else
+    /// once for nodes that are near each other, so that they do not take memory from the way forward to that of gradients.
+    ///
+    /// # Errors
+    /// The closure's.
+    pub(crate) fn halves(
+        &mut self,
+        of: Halves,
+        is_known: bool,
+        make: impl FnOnce(&mut Self) -> Result<SlotId, CompileError>,
+    ) -> Result<SlotId, CompileError> {
+        const NEAR: usize = 64;
+        let constant = is_known && self.home(of.slot).is_constant();
+        let at = self.cursor.at;
+        let known = |(known, arms, node, _): &&(Halves, Arms, NodeId, SlotId)| {
+            let is_near = at.index().abs_diff(node.index()) <= NEAR;
+            *known == of && (constant || is_near && self.cursor.arms.starts_with(arms))
+        };
+        if let Some((.., slot)) = self.values.halves.iter().find(known) {
+            return Ok(*slot);
+        }
+        let slot = self.as_constant(constant, make)?;
+        // A state changes in the run.
+        if constant || matches!(self.home(of.slot), Home::Arena | Home::Input) {
+            let arms = self.cursor.arms.clone();
+            self.values.halves.push((of, arms, at, slot));
+        }
+        Ok(slot)
     }
 
     /// The slot that a result of the node is written into because an operand lies there.

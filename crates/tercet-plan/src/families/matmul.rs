@@ -20,6 +20,7 @@ mod gemv_packed;
 mod kernels;
 pub(super) mod keyed;
 mod narrowed;
+mod pairs;
 mod portable;
 mod prepack;
 pub(super) mod product;
@@ -87,14 +88,19 @@ pub(crate) fn product_into(
     b: &View,
     y: &View,
 ) -> Result<(), CompileError> {
-    let a = &with_rows_together(e, a, b)?;
+    let a = &with_rows_together(e, a, b, y)?;
     let product = Product::of(e, a, b, None, None)?;
     portable::floats(e, &product, y)
 }
 
 /// The left operand of floats with the elements of a row beside each other, by a copy where columns are many enough to
 /// pay for it: gradients of weights multiply with a transpose.
-fn with_rows_together(e: &mut Emit<'_>, a: &View, b: &View) -> Result<View, CompileError> {
+fn with_rows_together(
+    e: &mut Emit<'_>,
+    a: &View,
+    b: &View,
+    y: &View,
+) -> Result<View, CompileError> {
     /// Columns from which tiles without matrices gain more than the copy takes, and rows of a tile. On matrices those of a
     /// fragment are enough.
     const MANY: usize = 128;
@@ -114,7 +120,12 @@ fn with_rows_together(e: &mut Emit<'_>, a: &View, b: &View) -> Result<View, Comp
         CoopType::BF16 => a.dtype == DType::BF16,
     });
     let many = of_matrices.map(|s| s.n as usize).min().unwrap_or(MANY);
-    match e.bound(m)? >= ROWS && e.bound(n)? >= many {
+    // Pairs of F16 are written anew in any case.
+    let takes_pairs = rank == 2 && {
+        let product = Product::of(e, a, b, None, None)?;
+        gemm::are_pairs(e, &product, y)?
+    };
+    match e.bound(m)? >= ROWS && e.bound(n)? >= many && !takes_pairs {
         true => e.dense(a),
         false => Ok(a.clone()),
     }
@@ -174,7 +185,7 @@ fn numbers(
 ) -> Result<(), CompileError> {
     let a = rows(e, node, norm.as_ref());
     let b = e.view(node.inputs[1]);
-    let a = with_rows_together(e, &a, &b)?;
+    let a = with_rows_together(e, &a, &b, y)?;
     let bias = node.inputs.get(2).map(|v| e.view(*v));
     let activation = activation_of(&node.op);
     let product = Product::of(e, &a, &b, bias, activation)?.with(e, norm, tail)?;

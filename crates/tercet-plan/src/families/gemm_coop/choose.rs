@@ -187,6 +187,22 @@ impl Tiling {
         least.map(|(t, _)| t)
     }
 
+    /// The tiling of subgroups for products of F32 as pairs of F16, and about how many seconds so many of one size take.
+    pub(crate) fn choose_for_pairs(
+        caps: &Caps,
+        problem: &GemmProblem,
+        batches: usize,
+    ) -> Option<(Tiling, f64)> {
+        let work = Work::of(&caps.device, problem, batches);
+        let rates = &caps.device.rates.matrices;
+        let all = Tiling::of_pairs(caps).into_iter();
+        let costs = all.flat_map(|(t, rate)| {
+            let all = t.splits_of(problem);
+            all.map(move |t| (t, work.cost(&t, rate) / rates.per_s))
+        });
+        costs.min_by(|(_, s), (_, t)| s.total_cmp(t))
+    }
+
     /// The tiling of subgroups for products whose right side is gathered from windows.
     pub(crate) fn choose_for_windows(
         caps: &Caps,

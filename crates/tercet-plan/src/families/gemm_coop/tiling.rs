@@ -134,6 +134,50 @@ impl Tiling {
         all.filter(|(t, _)| t.fits(caps)).collect()
     }
 
+    /// Every tiling of pairs of F16 (`gemm_pairs_f32.comp`) that the device can run: tiles of whole blocks of 64, two numbers
+    /// staged for each element.
+    pub(super) fn of_pairs(caps: &Caps) -> Vec<(Tiling, Rate)> {
+        const BLOCK: u32 = 64;
+        let Some(subgroup) = caps.subgroup.filter(|_| caps.spirv) else {
+            return Vec::new();
+        };
+        let shapes = caps.coop.iter().filter(|s| s.ty == CoopType::F16);
+        let shapes = shapes.filter(|s| [s.m, s.n, s.k].iter().all(|n| [8, 16].contains(n)));
+        let Some(shape) = shapes.max_by_key(|s| s.m * s.n * s.k) else {
+            return Vec::new();
+        };
+        let fragment = [shape.m, shape.n, shape.k];
+        let table = caps.device.rates.matrices.pairs;
+        let all = caps.device.divisions(fragment, subgroup, table).into_iter();
+        let all = all.map(|d| {
+            let t = Tiling::of_fragments(*shape, subgroup, &d);
+            (
+                t,
+                d.rate
+                    .with_room_for(caps.device.together(t.bytes_of_pairs())),
+            )
+        });
+        let fits = |t: &Tiling| {
+            let [bm, bn, bk] = t.tile;
+            let whole = [bm, bn].iter().all(|n| n.is_multiple_of(BLOCK));
+            let parts = t.part.iter().all(|n| BLOCK.is_multiple_of(*n));
+            let strips = t.part[1].is_multiple_of(8) && t.subgroup >= t.part[1] / 8;
+            let steps = bk.is_multiple_of(16) && BLOCK.is_multiple_of(bk);
+            let room =
+                t.threads() <= caps.max_workgroup && t.bytes_of_pairs() <= caps.workgroup_bytes;
+            whole && parts && strips && steps && room
+        };
+        all.filter(|(t, _)| fits(t)).collect()
+    }
+
+    /// Shared memory of a workgroup that multiplies pairs, however they lie: as in the shader.
+    fn bytes_of_pairs(&self) -> u32 {
+        let [bm, bn, bk] = self.tile;
+        let lines = |n: u32| (n * (bk / 4 + 1)).max(bk * (n / 4 + 1));
+        let sums = self.threads() / self.subgroup * self.fragment[0] * (self.part[1] / 4 + 2);
+        16 * (lines(bm) + lines(bn)).max(sums) + 16
+    }
+
     /// Every tiling of fragments that subgroups fill from this product's right side once it is laid out; see
     /// `gemm_laid_f16.comp` for what it takes.
     pub(super) fn laid(caps: &Caps, ty: CoopType, problem: &GemmProblem) -> Vec<(Tiling, Rate)> {

@@ -57,10 +57,10 @@ impl Columns {
 
 /// A batch axis with the distances of both operands.
 #[derive(Clone, Copy)]
-struct BatchAxis {
-    size: Num,
-    a: Num,
-    b: Num,
+pub(super) struct BatchAxis {
+    pub(super) size: Num,
+    pub(super) a: Num,
+    pub(super) b: Num,
 }
 
 impl BatchAxis {
@@ -370,7 +370,7 @@ pub(super) fn add_parts(
 }
 
 /// The batch axes as an outer and an inner one; none where there are more.
-fn two_axes(e: &mut Emit<'_>, p: &Product) -> Option<[BatchAxis; 2]> {
+pub(super) fn two_axes(e: &mut Emit<'_>, p: &Product) -> Option<[BatchAxis; 2]> {
     let sizes = e.sizes(&p.batch);
     let mut axes: Vec<BatchAxis> = Vec::new();
     for (at, size) in sizes

@@ -7,6 +7,7 @@ use super::gemm_decoded::{self, Half};
 use super::gemm_vectors;
 use super::kernels::{GEMM_ACTIVATED, GEMM_CODED, GEMM_PACKED, GEMM_PLAIN};
 use super::narrowed::{self, Rounding};
+use super::pairs::Pairs;
 use super::portable::{self, Given, Pair};
 use super::product::Product;
 use crate::device::Device;
@@ -79,6 +80,14 @@ impl Tile {
     }
 }
 
+/// True if a product of floats of many rows is taken as pairs of F16, whatever rows of its left operand lie along.
+pub(super) fn are_pairs(e: &mut Emit<'_>, p: &Product, sums: &View) -> Result<bool, CompileError> {
+    let Some(pairs) = Pairs::of(e, p, sums)? else {
+        return Ok(false);
+    };
+    Ok(pairs.seconds < gemm_vectors::seconds(e, p)?)
+}
+
 /// Emits the tiles of a product of floats.
 pub(super) fn floats(
     e: &mut Emit<'_>,
@@ -139,7 +148,7 @@ struct Many<'p> {
 }
 
 /// The variants of products of many rows of floats.
-fn of_many<'p>() -> [Variant<Many<'p>>; 3] {
+fn of_many<'p>() -> [Variant<Many<'p>>; 4] {
     [
         Variant {
             name: MATRICES,
@@ -153,6 +162,22 @@ fn of_many<'p>() -> [Variant<Many<'p>>; 3] {
                 Some(coop) => {
                     e.took_as(coop.name());
                     coop.dispatch(e, m.given, m.product)
+                }
+                None => unreachable!("invariant: the variant supports it"),
+            },
+        },
+        Variant {
+            name: "pairs",
+            supports: |e, m| {
+                let pairs = Pairs::of(e, m.product, m.sums)?;
+                let what = "F32 on both sides, cooperative matrices of F16, rows or columns that lie together, up to one axis of batches";
+                needs(pairs.is_some(), what)
+            },
+            cost: |e, m| Ok(Pairs::of(e, m.product, m.sums)?.map_or(0.0, |pairs| pairs.seconds)),
+            emit: |e, m| match Pairs::of(e, m.product, m.sums)? {
+                Some(pairs) => {
+                    e.took_as(pairs.name());
+                    pairs.dispatch(e, m.given, m.product)
                 }
                 None => unreachable!("invariant: the variant supports it"),
             },

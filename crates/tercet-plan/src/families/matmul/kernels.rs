@@ -1,10 +1,11 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
 mod keyed;
+mod rest;
 
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
-use super::skinny_laid::LayRowsParams;
-use super::{prepack, skinny, skinny_laid};
+pub(super) use self::rest::{GEMM_REST, GEMM_REST_ACTIVATED};
+use super::{pairs, prepack, skinny, skinny_laid};
 use crate::families::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::families::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::families::{gemm_coop, portable};
@@ -104,7 +105,10 @@ const FLOATS: &str = concat!(
     portable!("matmul/floats.wgsl"),
     portable!("matmul/a_words.wgsl")
 );
-const GEMM: &str = portable!("matmul/gemm.wgsl");
+const GEMM: &str = concat!(
+    portable!("matmul/every_tile.wgsl"),
+    portable!("matmul/gemm.wgsl")
+);
 const GEMV: &str = concat!(portable!("cluster.wgsl"), portable!("matmul/gemv.wgsl"));
 const LOOSE: &str = concat!(
     portable!("matmul/prologue_none.wgsl"),
@@ -406,14 +410,6 @@ pub(super) static NARROW_ROWS: Kernel<NarrowRowsParams> = Kernel::wgsl(
     &["Y_TYPE"],
 );
 
-/// Rows for `few_rows_laid.glsl`.
-pub(super) static LAY_ROWS: Kernel<LayRowsParams> = Kernel::wgsl(
-    "lay_rows",
-    &[PRELUDE, portable!("matmul/lay_rows.wgsl")],
-    &[Access::Read, Access::Write],
-    &["X_TYPE", "ORDER", "NUMBERS", "ROWS"],
-);
-
 const PARTS: &str = portable!("matmul/sum_parts.wgsl");
 const PARTS_ARGS: &[Access] = &[Access::Read, Access::Read, Access::Write];
 const PARTS_CONSTS: &[&str] = names![OF_SUMS, &["PARTS"]];
@@ -458,6 +454,10 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &gemm_coop::BLOCK_BF16.def,
     &gemm_coop::LAID_F16.def,
     &prepack::LAY_OUT.def,
+    &pairs::SPLIT_BLOCKS.def,
+    &pairs::PAIRS.def,
+    &GEMM_REST.def,
+    &GEMM_REST_ACTIVATED.def,
     &skinny::F16.def,
 ];
 
@@ -483,7 +483,7 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &CODED_ACTIVATED.def,
     &QUADS_CODED_F32.def,
     &QUADS_CODED_16.def,
-    &LAY_ROWS.def,
+    &skinny_laid::LAY_ROWS.def,
     &skinny_laid::Q4_0.def,
     &skinny_laid::Q8_0.def,
     &skinny_laid::Q4_K.def,

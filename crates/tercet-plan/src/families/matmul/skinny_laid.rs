@@ -8,18 +8,18 @@
 
 use tercet_ir::{CompileError, DType, Dim, Scheme};
 
-use super::kernels::LAY_ROWS;
 use super::portable::Given;
 use super::product::Product;
 use super::skinny::{BLOCK_LOAD, ROW_LOAD, SLICE, SUBGROUP, TILE, most_subgroups};
 use crate::caps::Caps;
 use crate::emit::Emit;
-use crate::families::code;
 use crate::families::dequant::Blocks;
 use crate::families::gemm_coop::module;
+use crate::families::{code, portable};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 use crate::program::SlotId;
+use crate::scalar::PRELUDE;
 
 crate::params! {
     /// The block of `few_rows_common.glsl` where rows are laid out.
@@ -52,6 +52,14 @@ crate::params! {
         sums_at: U32,
     }
 }
+
+/// Rows for `few_rows_laid.glsl`.
+pub(super) static LAY_ROWS: Kernel<LayRowsParams> = Kernel::wgsl(
+    "lay_rows",
+    &[PRELUDE, portable!("matmul/lay_rows.wgsl")],
+    &[Access::Read, Access::Write],
+    &["X_TYPE", "ORDER", "NUMBERS", "ROWS"],
+);
 
 /// Rows, weights, what is added, results, the rows as they are laid out.
 const ARGS: &[Access] = &[
