@@ -282,6 +282,21 @@ impl Pairs {
             split_c: all,
             len_c: tape.mul(all, splits),
         };
+        let consts = self.consts(p, sides);
+        let [bm, bn, _] = t.tile;
+        let [x, y, _] = given.tile_grid(e, [bm, bn]);
+        let limit = e.caps.max_grid;
+        let tape = e.tape();
+        let depth = tape.mul(q.batch, splits);
+        let depth = tape.min(depth, limit);
+        let [_, _, bias, c] = given.args;
+        let args = [a.slot, b.slot, bias, bias, c, rest];
+        e.dispatch(&PAIRS, &consts, &args, &params, [x, y, depth]);
+    }
+
+    /// The values of the kernel's constants.
+    fn consts(&self, p: &Product, [a, b]: [&Split; 2]) -> Vec<u32> {
+        let t = &self.tiling;
         let [fm, fn_, fk] = t.fragment;
         let [bm, bn, bk] = t.tile;
         let [wm, wn] = t.part;
@@ -292,7 +307,7 @@ impl Pairs {
                 as u32
         });
         let is_whole = |dim: &Dim| dim.known().is_some_and(|n| n.is_multiple_of(8));
-        let consts = [
+        vec![
             t.threads(),
             t.subgroup,
             fm,
@@ -310,15 +325,7 @@ impl Pairs {
             u32::from(p.residual.is_some() && !in_parts),
             u32::from(is_whole(&p.n)),
             t.band,
-        ];
-        let [x, y, _] = given.tile_grid(e, [bm, bn]);
-        let limit = e.caps.max_grid;
-        let tape = e.tape();
-        let depth = tape.mul(q.batch, splits);
-        let depth = tape.min(depth, limit);
-        let [_, _, bias, c] = given.args;
-        let args = [a.slot, b.slot, bias, bias, c, rest];
-        e.dispatch(&PAIRS, &consts, &args, &params, [x, y, depth]);
+        ]
     }
 
     /// Dispatches the tiles that are left.
