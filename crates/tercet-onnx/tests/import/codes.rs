@@ -262,7 +262,10 @@ fn maps_of_codes_are_exact() {
                 // The reference rounds numbers once each, in F64 before: next to a tie it may take the other code.
                 let off = got.iter().zip(&want).filter(|(a, b)| a != b);
                 let steps = off.clone().all(|(a, b)| (a - b).abs() <= 1.0);
-                assert!(steps && off.count() * 100 <= want.len(), "{dtype} {second} {wide}");
+                assert!(
+                    steps && off.count() * 100 <= want.len(),
+                    "{dtype} {second} {wide}"
+                );
             }
         }
     }
