@@ -17,9 +17,9 @@ pub(crate) mod row_wise;
 #[cfg(test)]
 mod row_wise_tests;
 mod row_wise_text;
+mod strips;
 #[cfg(test)]
 mod tests;
-mod strips;
 mod text;
 mod vector;
 
