@@ -92,6 +92,8 @@ pub(crate) struct RowRates {
     pub(crate) wide: [f64; 2],
     pub(crate) along: [f64; 2],
     pub(crate) across: [f64; 2],
+    /// one row by strips of weights across k;
+    pub(crate) strips: [f64; 2],
     /// one row in registers times packed weights as integers, and as floats (Q4_0 11.7 and 18 us).
     pub(crate) held_dots: f64,
     pub(crate) held_floats: f64,
@@ -290,6 +292,7 @@ pub(crate) static MEASURED: Rates = Rates {
         laid: &[
             one([2, 2], [48, 64], 32, [0.6, 1.17]),
             one([1, 1], [16, 64], 32, [0.15, 0.45]),
+            one([1, 1], [32, 64], 32, [0.25, 0.75]),
         ],
         start: 90.0,
         start_of_parts: 220.0,
@@ -318,6 +321,7 @@ pub(crate) static MEASURED: Rates = Rates {
         wide: [1.8, 3.0],
         along: [2.5, 4.0],
         across: [3.0, 4.0],
+        strips: [1.5, 1.5],
         held_dots: 1.4,
         held_floats: 2.2,
         few_tiles: 1.3,
