@@ -30,6 +30,10 @@ pub(crate) struct MatrixRates {
     pub(crate) windows: &'static [Division],
     /// Of weights that were laid out, in fragments that subgroups fill themselves.
     pub(crate) laid: &'static [Division],
+    /// Subgroups of one workgroup that sum slices of `k` of such weights, by their number on a unit, and the most of them on a
+    /// unit for which that was measured (128 and 197 rows times 768x768, 768x2304, 768x3072 and 3072x768, on an H100).
+    pub(crate) sliced: Rate,
+    pub(crate) most_sliced: usize,
     /// What the begin and the end of a tile take, as so much of `k`.
     pub(crate) start: f64,
     /// The same where sums of parts of `k` are stored in F32, and for windows.
@@ -292,8 +296,12 @@ pub(crate) static MEASURED: Rates = Rates {
         laid: &[
             one([2, 2], [48, 64], 32, [0.6, 1.17]),
             one([1, 1], [16, 64], 32, [0.15, 0.45]),
-            one([1, 1], [32, 64], 32, [0.25, 0.75]),
         ],
+        sliced: Rate {
+            alone: 0.1,
+            full: 0.75,
+        },
+        most_sliced: 12,
         start: 90.0,
         start_of_parts: 220.0,
         dispatch: 3.4e6,

@@ -273,6 +273,9 @@ impl<'a> Work<'a> {
         };
         let together = rate.together();
         let groups = self.groups_of_unit(t);
+        if t.slices > 1 {
+            return rate.time(groups) * self.products_of_group(t, start);
+        }
         // Those of one turn have nobody before or after them.
         let last = if groups == together {
             groups

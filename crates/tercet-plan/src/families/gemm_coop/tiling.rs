@@ -163,11 +163,15 @@ impl Tiling {
             return Vec::new();
         }
         let all = Tiling::of_rows(caps, shape, LANES, caps.device.rates.matrices.laid);
+        let rates = &caps.device.rates.matrices;
         let steps = problem.k / LAID_STEP;
-        let sliced = |t: Tiling, rate| {
+        let sliced = |t: Tiling, rate: Rate| {
+            let is_part = t.part == [t.tile[0], t.tile[1]];
+            let most = (rates.most_sliced * caps.units()) / t.groups(problem.m, problem.n).max(1);
             let slices = SLICES.iter().copied().filter(move |n| {
-                let whole = steps.is_multiple_of(*n as usize) && t.part == [t.tile[0], t.tile[1]];
-                *n == 1 || (whole && steps >= SLICE_STEPS * *n as usize)
+                let n = *n as usize;
+                let whole = steps.is_multiple_of(n) && steps >= SLICE_STEPS * n;
+                n == 1 || (is_part && whole && n <= most)
             });
             slices.map(move |slices| {
                 let laid = Tiling {
@@ -175,7 +179,7 @@ impl Tiling {
                     slices,
                     ..t
                 };
-                (laid, rate)
+                (laid, if slices > 1 { rates.sliced } else { rate })
             })
         };
         let all = all.into_iter().flat_map(|(t, rate)| sliced(t, rate));

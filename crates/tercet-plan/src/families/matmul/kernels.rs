@@ -157,12 +157,7 @@ of_floats!(
     &["B_TYPE", "ROWS", "PER"]
 );
 
-mod strips;
-
-pub(super) use self::strips::{
-    STRIPS_ACTIVATED, STRIPS_NORMED_ACTIVATED, STRIPS_NORMED_PLAIN, STRIPS_PLAIN,
-};
-
+pub(super) mod strips;
 /// Tiles of packed weights.
 macro_rules! of_blocks {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
@@ -449,10 +444,10 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &ALONG_ACTIVATED.def,
     &ACROSS_PLAIN.def,
     &ACROSS_ACTIVATED.def,
-    &STRIPS_PLAIN.def,
-    &STRIPS_ACTIVATED.def,
-    &STRIPS_NORMED_PLAIN.def,
-    &STRIPS_NORMED_ACTIVATED.def,
+    &strips::STRIPS_PLAIN.def,
+    &strips::STRIPS_ACTIVATED.def,
+    &strips::STRIPS_NORMED_PLAIN.def,
+    &strips::STRIPS_NORMED_ACTIVATED.def,
     &WIDE_PLAIN.def,
     &WIDE_ACTIVATED.def,
     &ROW_PLAIN.def,

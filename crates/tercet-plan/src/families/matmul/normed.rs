@@ -6,7 +6,7 @@ use tercet_ir::{CompileError, Node};
 
 use super::activation_of;
 use super::gemv::{has_strips, strips};
-use super::kernels::{STRIPS_NORMED_ACTIVATED, STRIPS_NORMED_PLAIN};
+use super::kernels::strips::{STRIPS_NORMED_ACTIVATED, STRIPS_NORMED_PLAIN};
 use super::portable::{Pair, given};
 use super::product::Product;
 use crate::emit::{Emit, View};

@@ -9,9 +9,10 @@ use super::{
 use crate::emit::Emit;
 use crate::families::code;
 use crate::families::matmul::gemv_floats::Columns;
+use crate::families::matmul::kernels::strips::{STRIPS_ACTIVATED, STRIPS_PLAIN};
 use crate::families::matmul::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, KEYED_WIDE, ROW_ACTIVATED,
-    ROW_PLAIN, STRIPS_ACTIVATED, STRIPS_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
+    ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
 };
 use crate::families::matmul::portable::{Given, Pair};
 use crate::families::matmul::product::Product;
