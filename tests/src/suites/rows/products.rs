@@ -17,20 +17,8 @@ fn param(c: &mut CaseGraph, name: &str, shape: &[usize], fill: Fill) -> Result<V
 
 fn one_row_times_weights_along_columns() {
     let mut wrong = Vec::new();
-    for (k, n) in [
-        (1, 8),
-        (7, 24),
-        (64, 12),
-        (130, 40),
-        (768, 2304),
-        (3072, 768),
-        (770, 776),
-    ] {
-        for (name, f) in [
-            ("none", None),
-            ("gelu", Some(UnaryFn::GeluTanh)),
-            ("relu6", Some(UnaryFn::Relu6)),
-        ] {
+    for (k, n) in [(1, 8), (7, 24), (770, 776)] {
+        for (name, f) in [("none", None), ("relu6", Some(UnaryFn::Relu6))] {
             let case = Case::new(format!("{k}x{n}/{name}"), move |c| {
                 let x = c.input("x", [1, 1, k], Fill::Normal)?;
                 let w = param(c, "w", &[k, n], Fill::Uniform(-0.1, 0.1))?;
@@ -66,13 +54,8 @@ fn rows_beyond_the_last_count_for_nothing() {
 
 fn norms_before_one_row() {
     let mut wrong = Vec::new();
-    let ranges = [
-        (-2.0, 2.0, 1e-5),
-        (1000.0, 1001.0, 1e-5),
-        (-1e30, 1e30, 1e-5),
-        (-1e-25, 1e-25, 0.0),
-    ];
-    for (k, n) in [(8, 16), (770, 24), (768, 2304), (2052, 8)] {
+    let ranges = [(-2.0, 2.0, 1e-5), (-1e30, 1e30, 1e-5), (-1e-25, 1e-25, 0.0)];
+    for (k, n) in [(770, 24), (2052, 8)] {
         for (lo, hi, eps) in ranges {
             let case = Case::new(format!("{k}x{n}/{lo:e}..{hi:e}"), move |c| {
                 let x = c.input("x", [1, 1, k], Fill::Uniform(lo, hi))?;
@@ -121,7 +104,7 @@ fn channels_of_one_window() {
 
 fn limits_after_convolutions() {
     let mut wrong = Vec::new();
-    for (channels, results, groups) in [(16, 32, 1), (24, 24, 24), (3, 8, 1), (64, 64, 1)] {
+    for (channels, results, groups) in [(16, 32, 1), (24, 24, 24)] {
         for taps in [1, 3] {
             let case = Case::new(format!("{channels}x{results}/{groups}/{taps}"), move |c| {
                 let x = c.input("x", [1, channels, 7, 8], Fill::Uniform(-1.0, 1.0))?;
