@@ -17,9 +17,10 @@
 //
 // Each step multiplies while operands of the next are under way. A part that would reach beyond the last row begins
 // earlier, and stores its own rows only; where there are fewer rows than a part has, those beyond are read as the last one.
+// Where SLICES is above 1, a workgroup has one part, and its subgroups sum as many slices of k, which meet in shared memory.
 // Workgroups take every tile that is as many further as there are workgroups.
 //
-// Constraints: n a multiple of 64; k of 64, at least 64; lda, ldc and offset_a of 8; one batch in one part.
+// Constraints: n a multiple of 64; k of 64 SLICES, at least 64; lda, ldc and offset_a of 8; one batch in one part.
 // See gemm_params.glsl for operands and the grid.
 
 #extension GL_EXT_control_flow_attributes : require
@@ -38,7 +39,7 @@
 #include "activation.glsl"
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint THREADS = 256; // 32 (BM / PART_ROWS) (BN / 64)
+layout(constant_id = 0) const uint THREADS = 256; // 32 (BM / PART_ROWS) (BN / 64) SLICES
 layout(constant_id = 1) const uint BM = 128; // the workgroup's tile
 layout(constant_id = 2) const uint BN = 256;
 layout(constant_id = 3) const uint PART_ROWS = 64; // rows of a subgroup's part of it
@@ -46,6 +47,7 @@ layout(constant_id = 4) const uint ACTIVATION = 0; // see activation.glsl
 layout(constant_id = 5) const uint HAS_BIAS = 0;
 layout(constant_id = 6) const uint BAND = 8; // rows of tiles that share columns of W
 layout(constant_id = 7) const uint FULL_PARTS = 0; // m is at least PART_ROWS
+layout(constant_id = 8) const uint SLICES = 1; // slices of k
 
 // What gemm_finish.glsl asks: bias and results are f16, there is no residual, and where lanes are known the
 // device's own conversions are right.
@@ -86,6 +88,9 @@ uvec4 rows[2][ROWS];
 // Where the lane's words of the first step lie.
 uint first_row[ROWS];
 uint first_weight;
+
+// The sums of all slices but the first, four of a lane after each other.
+shared vec4 shares[(SLICES - 1u) * COLUMNS * ROWS * 32u + 1u];
 
 f16vec2 pair_of(uint word) { return unpackFloat2x16(word); }
 
@@ -132,11 +137,11 @@ void multiply(const uint of, uint next) {
     }
 }
 
-// Nothing, or the bias of the lane's columns from `first` on.
-void begin_sums(uint first) {
+// Nothing, or the bias of the lane's columns from `first` on, in the first slice.
+void begin_sums(uint first, uint slice) {
     [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
-        float low = bias_at(first + 2u * i);
-        float high = bias_at(first + 2u * i + 1u);
+        float low = slice == 0u ? bias_at(first + 2u * i) : 0.0;
+        float high = slice == 0u ? bias_at(first + 2u * i + 1u) : 0.0;
         SUMS begin;
         begin[0] = low;
         begin[1] = low;
@@ -166,9 +171,39 @@ void store_sums(uint row, uint own, uint first) {
     }
 }
 
+// Adds the sums of all slices to those of the first.
+void meet(uint slice) {
+    const uint LANE_LEN = COLUMNS * ROWS;
+    if (slice > 0u) {
+        [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
+            [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+                vec4 own = vec4(sums[i][j][0], sums[i][j][1], sums[i][j][2], sums[i][j][3]);
+                shares[((slice - 1u) * LANE_LEN + i * ROWS + j) * 32u + gl_SubgroupInvocationID] = own;
+            }
+        }
+    }
+    barrier();
+    if (slice == 0u) {
+        [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
+            [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+                vec4 sum = vec4(0.0);
+                for (uint other = 0u; other < SLICES - 1u; other++) {
+                    sum += shares[(other * LANE_LEN + i * ROWS + j) * 32u + gl_SubgroupInvocationID];
+                }
+                [[unroll]] for (uint e = 0u; e < 4u; e++) {
+                    sums[i][j][e] += sum[e];
+                }
+            }
+        }
+    }
+    barrier();
+}
+
 void multiply_tile(uvec2 tile) {
-    uint own = tile.x + gl_SubgroupID / (BN / PART_COLUMNS) * PART_ROWS;
-    uint col = tile.y + gl_SubgroupID % (BN / PART_COLUMNS) * PART_COLUMNS;
+    uint slice = SLICES > 1u ? gl_SubgroupID : 0u;
+    uint part = SLICES > 1u ? 0u : gl_SubgroupID;
+    uint own = tile.x + part / (BN / PART_COLUMNS) * PART_ROWS;
+    uint col = tile.y + part % (BN / PART_COLUMNS) * PART_COLUMNS;
     if (own >= p.m || col >= p.n) {
         return;
     }
@@ -179,13 +214,18 @@ void multiply_tile(uvec2 tile) {
         uint line = row + 8u * j + g;
         first_row[j] = (p.offset_a + (FULL_PARTS != 0u ? line : min(line, p.m - 1u)) * p.lda) / 8u + t;
     }
-    uint steps = p.k / STEP;
-    first_weight = p.offset_b / 8u + col / PART_COLUMNS * steps * (2u * HALF_LEN) + gl_SubgroupInvocationID;
+    uint steps = p.k / STEP / SLICES;
+    uint skipped = slice * steps;
+    [[unroll]] for (uint j = 0u; j < ROWS; j++) {
+        first_row[j] += skipped * (STEP / 8u);
+    }
+    first_weight = p.offset_b / 8u + gl_SubgroupInvocationID;
+    first_weight += (col / PART_COLUMNS * (p.k / STEP) + skipped) * (2u * HALF_LEN);
     load_rows(0u, 0u);
     [[unroll]] for (uint i = 0u; i < 2u * COLUMNS; i++) {
         weights[i / COLUMNS][i % COLUMNS] = load_weights(i / COLUMNS, i % COLUMNS, 0u);
     }
-    begin_sums(col + 8u * g);
+    begin_sums(col + 8u * g, slice);
     uint step = 0u;
     [[dont_unroll]] do {
         load_rows(1u, step + 1u);
@@ -195,7 +235,12 @@ void multiply_tile(uvec2 tile) {
         load_rows(0u, next);
         multiply(1u, next);
     } while (step < steps);
-    store_sums(row, own, col + 8u * g);
+    if (SLICES > 1u) {
+        meet(slice);
+    }
+    if (slice == 0u) {
+        store_sums(row, own, col + 8u * g);
+    }
 }
 
 void main() {

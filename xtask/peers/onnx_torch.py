@@ -115,7 +115,9 @@ def compare(args, name, dtype, device):
     apart = 0.0
     for got, result in zip(ours.outputs(peer.results), peer.results):
         want = result.float().cpu().numpy().ravel()
-        apart = max(apart, np.abs(got.astype(np.float32) - want).max() / (np.abs(want).max() + 1e-30))
+        gap = np.abs(got.astype(np.float32) - want).max() / (np.abs(want).max() + 1e-30)
+        # NaN is no answer.
+        apart = max(apart, gap) if gap == gap else math.inf
     once = max(statistics.median(peer.times(5)), statistics.median(ours.times(5))) * 1e-6
     n = max(3, int(args.seconds / 2 / ROUNDS / once))
     mine, others = [], []

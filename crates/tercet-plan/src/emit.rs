@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use tercet_ir::layout::{SymLayout, Term, numel};
 use tercet_ir::legalize::Origins;
 use tercet_ir::{
-    Bindings, CompileError, DType, Dim, Graph, Shape, Signature, Tensor, TensorType, Value,
+    Bindings, CompileError, DType, Dim, Graph, NodeId, Shape, Signature, Tensor, TensorType, Value,
 };
 
 use self::blocks::Around;
@@ -71,6 +71,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) around: Vec<Around>,
     /// Packed operands that several nodes read.
     pub(crate) shared_packed: HashSet<Value>,
+    /// Attention that writes its results with positions before heads.
+    pub(crate) turned_attention: HashSet<NodeId>,
     /// What rows of F32 may be rounded to on their way into products ([`tercet_ir::CompileOptions::products`]).
     pub(crate) products: Option<DType>,
     /// Some node has graphs inside: records of checks are cleared first, and keep what is found first.

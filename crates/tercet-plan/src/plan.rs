@@ -24,7 +24,7 @@ use crate::planes::{self, Planes};
 use crate::program::{Arms, Buffer, Io, Program, Step, Work};
 use crate::schedule;
 use crate::split::{Parts, split};
-use crate::walk::{Leaves, Update, nodes, shared_packed};
+use crate::walk::{Leaves, Update, nodes, shared_packed, turned_attention};
 
 /// Choices of planning that do not change results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +105,7 @@ pub fn plan(
             parts: Parts::of(legal, caps),
             around: Vec::new(),
             shared_packed: shared_packed(legal),
+            turned_attention: turned_attention(legal),
             products: options.products,
             has_flow: legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
         };

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use tercet_ir::layout::{SymLayout, View as Looked, check_slice, is_view, view_of};
+use tercet_ir::ops::Layout;
 use tercet_ir::{CompileError, Graph, Node, NodeId, Op, OpKind, Port, Type, Value};
 
 use crate::emit::{Emit, Home, UpdatedSlots, View, all_known};
@@ -159,6 +160,37 @@ pub(crate) fn shared_packed(graph: &Graph) -> HashSet<Value> {
     shared.map(|(value, _)| value).collect()
 }
 
+/// Attention with heads before positions whose results are read the other way round alone, as exported models do: it writes
+/// them so, and nobody copies.
+pub(crate) fn turned_attention(graph: &Graph) -> HashSet<NodeId> {
+    let mut turned: HashSet<NodeId> = HashSet::new();
+    for (id, node) in graph.nodes() {
+        if let Op::Attention(op) = &node.op
+            && op.layout == Layout::Bhsd
+            && node.outputs.len() == 1
+        {
+            turned.insert(id);
+        }
+    }
+    if turned.is_empty() {
+        return turned;
+    }
+    let (mut turns, uses) = (HashMap::<NodeId, usize>::new(), graph.use_counts());
+    for (_, node) in graph.nodes() {
+        if let Op::Transpose(op) = &node.op
+            && op.perm == [0, 2, 1, 3]
+        {
+            *turns.entry(node.inputs[0].node).or_default() += 1;
+        }
+    }
+    turned.retain(|id| {
+        turns
+            .get(id)
+            .is_some_and(|n| uses[id.index()][0] as usize == *n)
+    });
+    turned
+}
+
 /// True for what decodes weights that others read packed, as gradients do: kept decoded, they would take several times the memory
 /// that packing saves.
 fn is_decoded_beside(e: &Emit<'_>, node: &Node) -> bool {
@@ -233,6 +265,7 @@ fn lower_group(
                 matmul::product_into(e, &a, &b, &y)
             })
         }
+        Group::Normed { norm } => lower_normed(e, *norm),
         Group::Columns(group) => {
             let views = columns::lower(e, group)?;
             for (sum, view) in group.sums.iter().zip(views) {
@@ -241,6 +274,37 @@ fn lower_group(
             Ok(e.places(e.cursor.at))
         }
     }
+}
+
+/// Lowers a norm and the product that alone reads it as one kernel, or else one after the other.
+fn lower_normed(e: &mut Emit<'_>, norm: NodeId) -> Result<Vec<View>, CompileError> {
+    let last = e.cursor.at;
+    let (node, product) = (e.graph.node(norm), e.graph.node(last));
+    let normed = matmul::Normed::of(e, node, product)?;
+    e.move_to(norm);
+    let places = match &normed {
+        Some(_) => {
+            let mut places = vec![nowhere(e, &node.outputs[0])?];
+            for ty in &node.outputs[1..] {
+                places.push(e.temp(ty.dtype, &ty.shape)?);
+            }
+            places
+        }
+        None => {
+            let family = family_of(e, node);
+            e.results_of(UpdatedSlots::new(), |e| (family.lower)(e, node))?
+        }
+    };
+    let sum = places.get(1).cloned();
+    e.set_places(norm, places);
+    e.move_to(last);
+    e.results_of(UpdatedSlots::new(), |e| match &normed {
+        Some(normed) => {
+            let y = e.result(0)?;
+            normed.emit(e, &y, sum.as_ref())
+        }
+        None => (family_of(e, product).lower)(e, product),
+    })
 }
 
 /// Where an operand lies that was not widened, as views see it.

@@ -1,5 +1,6 @@
 // f of a product: functions that take more code than the identity.
 // uses conv/conv_finish.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: ACTIVATION, p
+// uses prelude.wgsl: fmax, fmin
 // uses scalar/base.wgsl: opaque_zero
 // uses scalar/erf.wgsl: f_gelu
 // uses scalar/gate.wgsl: f_gelu_tanh, f_sigmoid, f_silu
@@ -27,8 +28,11 @@ fn activate(x: f32) -> f32 {
         case 6u: {
             return f_silu(x);
         }
-        default: {
+        case 7u: {
             return f_softplus(x);
+        }
+        default: {
+            return fmin(fmax(x, 0.0), 6.0);
         }
     }
 }

@@ -1,12 +1,15 @@
-// f of a product: the identity (0) or relu (1).
+// f of a product: the identity (0), relu (1) or relu6 (8).
 // uses conv/col2im.wgsl or conv/conv_finish.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: ACTIVATION
-// uses prelude.wgsl: fmax
+// uses prelude.wgsl: fmax, fmin
 
 fn begin() {}
 
 fn activate(x: f32) -> f32 {
     if ACTIVATION == 1u {
         return fmax(x, 0.0);
+    }
+    if ACTIVATION == 8u {
+        return fmin(fmax(x, 0.0), 6.0);
     }
     return x;
 }

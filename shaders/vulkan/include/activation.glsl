@@ -1,5 +1,5 @@
 // What a contraction applies to its sums. The codes are the places in the list of the pass that fuses
-// them: 0 none, 1 relu, 2 sigmoid, 3 tanh, 4 gelu, 5 gelu_tanh, 6 silu, 7 softplus.
+// them: 0 none, 1 relu, 2 sigmoid, 3 tanh, 4 gelu, 5 gelu_tanh, 6 silu, 7 softplus, 8 relu6.
 //
 // NaN goes through unchanged and is tested by its bits: a compiler may assume that there is none.
 
@@ -61,8 +61,10 @@ float activate(uint code, float x) {
         return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x));
     case 6u:
         return x * sigmoid(x);
-    default:
+    case 7u:
         return softplus(x);
+    default:
+        return clamp(x, 0.0, 6.0);
     }
 }
 

@@ -3,6 +3,7 @@
 //! be cut into parts, many short rows, columns, views, numbers whose squares overflow.
 
 mod inputs;
+mod products;
 
 use crate::{Test, executors};
 use inputs::{INPUTS, Input, Look, looked, plain};
@@ -456,7 +457,7 @@ fn attention_passes_infinities_on() {
 
 /// The tests of this suite.
 pub(super) fn tests() -> Vec<Test> {
-    vec![
+    let mut all = vec![
         Test::asserting("rows/softmax", softmax),
         Test::asserting("rows/log_softmax", log_softmax),
         Test::asserting("rows/reductions", reductions),
@@ -484,5 +485,7 @@ pub(super) fn tests() -> Vec<Test> {
             "rows/attention_passes_infinities_on",
             attention_passes_infinities_on,
         ),
-    ]
+    ];
+    all.extend(products::tests());
+    all
 }

@@ -7,23 +7,25 @@
 //! - `stay N`: likewise, with results that stay on the device.
 //! - `write FOLDER`: the outputs as `FOLDER/N.bin`, their elements alone, little-endian; a line with the dtype and sizes of each.
 //! - `explain`: the kernels with how often each occurs.
+//! - `steps N`: compiled once more for a device that takes times, and run N times: a line for each step in the order of their begins, with
+//!   the microseconds of its begin and of its duration (medians), its operator and its kernel; then `end` alone.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
-use tercet::{CompileOptions, Device, Executable, Tensor, Wanted};
-use tercet_onnx::{ImportOptions, import, read_tensor};
+use tercet::{CompileOptions, Device, DeviceOptions, Executable, Tensor, Wanted};
+use tercet_onnx::{ImportOptions, Imported, import, read_tensor};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [model, device, files @ ..] = args.as_slice() else {
+    let [model, name, files @ ..] = args.as_slice() else {
         return Err("usage: model_times MODEL DEVICE INPUT.pb...".into());
     };
     let inputs = files.iter().map(|f| Ok(read_tensor(std::fs::read(f)?)?));
     let inputs: Vec<Tensor> = inputs.collect::<Result<_, Box<dyn Error>>>()?;
-    let device = Device::by_name(device)?;
+    let device = Device::by_name(name)?;
     let started = Instant::now();
     let imported = import(Path::new(model), &ImportOptions::new())?;
     let read = started.elapsed().as_secs_f64();
@@ -66,6 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 };
                 writeln!(out, "{}", device.explain(&imported.graph, &options)?)?;
             }
+            ("steps", n) => writeln!(out, "{}", steps(name, &imported, &given, n.parse()?)?)?,
             _ => return Err(format!("unknown command `{line}`").into()),
         }
         out.flush()?;
@@ -95,4 +98,41 @@ fn times(
         times.push(format!("{:.1}", started.elapsed().as_secs_f64() * 1e6));
     }
     Ok(times)
+}
+
+/// A line for each step, with medians over the runs.
+fn steps(
+    name: &str,
+    imported: &Imported,
+    given: &[(&str, &Tensor)],
+    runs: usize,
+) -> Result<String, Box<dyn Error>> {
+    let options = DeviceOptions {
+        timings: true,
+        ..DeviceOptions::default()
+    };
+    let mut exe = imported.compile(&Device::open(name, &options)?)?;
+    let mut outputs = Vec::new();
+    let mut all = Vec::new();
+    for _ in 0..=runs.max(1) {
+        exe.run_into(given, &mut outputs)?;
+        all.push(exe.timings());
+    }
+    // The first run warms up.
+    let last = all.split_off(1);
+    let median = |of: &dyn Fn(&[tercet::StepTime]) -> Option<u64>| -> u64 {
+        let mut values: Vec<u64> = last.iter().filter_map(|run| of(run)).collect();
+        values.sort_unstable();
+        values.get(values.len() / 2).copied().unwrap_or_default()
+    };
+    let mut lines = Vec::new();
+    for (i, step) in last[0].iter().enumerate() {
+        let begin = median(&|run| run.get(i)?.start_ns.checked_sub(run.first()?.start_ns));
+        let took = median(&|run| Some(run.get(i)?.ns));
+        let (begin, took) = (begin as f64 / 1e3, took as f64 / 1e3);
+        let (op, kernel) = (&step.op, &step.kernel);
+        lines.push((begin, format!("{begin:.2}\t{took:.2}\t{op}\t{kernel}\n")));
+    }
+    lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(lines.into_iter().map(|(_, line)| line).collect::<String>() + "end")
 }

@@ -32,6 +32,10 @@ pub(crate) struct MatrixRates {
     pub(crate) laid: &'static [Division],
     /// Of F32 as pairs of F16, each product of three of halves.
     pub(crate) pairs: &'static [Division],
+    /// Subgroups of one workgroup that sum slices of `k` of such weights, by their number on a unit, and the most of them on a
+    /// unit for which that was measured (128 and 197 rows times 768x768, 768x2304, 768x3072 and 3072x768, on an H100).
+    pub(crate) sliced: Rate,
+    pub(crate) most_sliced: usize,
     /// What the begin and the end of a tile take, as so much of `k`.
     pub(crate) start: f64,
     /// The same where sums of parts of `k` are stored in F32, and for windows.
@@ -94,6 +98,8 @@ pub(crate) struct RowRates {
     pub(crate) wide: [f64; 2],
     pub(crate) along: [f64; 2],
     pub(crate) across: [f64; 2],
+    /// one row by strips of weights across k;
+    pub(crate) strips: [f64; 2],
     /// one row in registers times packed weights as integers, and as floats (Q4_0 11.7 and 18 us).
     pub(crate) held_dots: f64,
     pub(crate) held_floats: f64,
@@ -301,6 +307,11 @@ pub(crate) static MEASURED: Rates = Rates {
             one([2, 2], [64, 64], 16, [0.23, 0.317]),
             one([2, 2], [32, 32], 16, [0.1, 0.27]),
         ],
+        sliced: Rate {
+            alone: 0.1,
+            full: 0.75,
+        },
+        most_sliced: 12,
         start: 90.0,
         start_of_parts: 220.0,
         dispatch: 3.4e6,
@@ -328,6 +339,7 @@ pub(crate) static MEASURED: Rates = Rates {
         wide: [1.8, 3.0],
         along: [2.5, 4.0],
         across: [3.0, 4.0],
+        strips: [1.5, 1.5],
         held_dots: 1.4,
         held_floats: 2.2,
         few_tiles: 1.3,

@@ -10,7 +10,7 @@ use crate::families::copy;
 use crate::flow::{Flow, Inner, Site};
 use crate::program::Step;
 use crate::split::Parts;
-use crate::walk::{Updates, shared_packed, walk_block};
+use crate::walk::{Updates, shared_packed, turned_attention, walk_block};
 
 /// A node that a graph lies in.
 #[derive(Clone, Debug)]
@@ -102,6 +102,7 @@ impl<'a> Emit<'a> {
             parts: Parts::default(),
             around,
             shared_packed: shared_packed(graph),
+            turned_attention: turned_attention(graph),
             products: self.facts.products,
             has_flow: true,
         };

@@ -3,6 +3,7 @@
 //! A convolution runs in one of these ways, decided by its channels, its dtype and the device:
 //!
 //! - one channel for each of the result's (depthwise): a direct kernel;
+//! - one window of one element (what squeezes and excites channels): few rows times a matrix;
 //! - 16-bit floats where the device has cooperative matrices: a product on them that gathers windows while
 //!   it stages them; where windows have many taps, windows as columns, a product into F32 sums, then bias
 //!   and function;
@@ -19,6 +20,7 @@
 
 mod coop;
 mod kernels;
+mod rows;
 mod tiles;
 mod transpose;
 mod weights;
@@ -170,7 +172,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
 }
 
 /// The variants of convolutions.
-fn variants<'a>() -> [Variant<Given<'a>>; 4] {
+fn variants<'a>() -> [Variant<Given<'a>>; 5] {
     const SEVERAL: &str = "several channels in a group";
     [
         Variant {
@@ -190,6 +192,7 @@ fn variants<'a>() -> [Variant<Given<'a>>; 4] {
                 c.rounded(e, even, Given::depthwise)
             },
         },
+        rows::variant(),
         Variant {
             name: "matrices",
             supports: |e, c| {
@@ -474,7 +477,7 @@ impl Epilogue {
 
     /// True if its function takes the pieces of long ones.
     fn activation(&self) -> bool {
-        let relu = activation_code(Some(UnaryFn::Relu));
-        self.consts[1] > 0 && Some(self.consts[1]) != relu
+        let short = [UnaryFn::Relu, UnaryFn::Relu6].map(|f| activation_code(Some(f)));
+        self.consts[1] > 0 && !short.contains(&Some(self.consts[1]))
     }
 }

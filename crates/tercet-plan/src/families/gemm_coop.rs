@@ -101,6 +101,7 @@ const LAID_CONSTS: &[&str] = &[
     "HAS_BIAS",
     "BAND",
     "FULL_PARTS",
+    "SLICES",
 ];
 
 /// A, B, bias, residual, C. Where there is no bias or residual, any slot stands in.
@@ -184,6 +185,7 @@ pub const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::GeluTanh,
     UnaryFn::Silu,
     UnaryFn::Softplus,
+    UnaryFn::Relu6,
 ];
 
 /// What of the kernel a product uses.
@@ -273,7 +275,8 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
             let [rows, _] = tiling.part;
             let sizes = [tiling.threads(), bm, bn, rows];
             let full = u32::from(options.least_rows >= rows as usize);
-            [&sizes[..], &[activation, has_bias, tiling.band, full]].concat()
+            let rest = [activation, has_bias, tiling.band, full, tiling.slices];
+            [&sizes[..], &rest].concat()
         }
     }
 }

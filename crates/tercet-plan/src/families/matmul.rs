@@ -21,6 +21,7 @@ mod kernels;
 pub(super) mod keyed;
 mod narrowed;
 mod pairs;
+mod normed;
 mod portable;
 mod prepack;
 pub(super) mod product;
@@ -32,6 +33,9 @@ mod tests;
 
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
+
+pub(crate) use self::normed::Normed;
+pub(crate) use self::skinny_laid::has_laid_rows;
 
 use self::product::{BoundEpilogue, Product, Side, activation_code};
 use super::dequant::Blocks;
@@ -90,6 +94,17 @@ pub(crate) fn product_into(
 ) -> Result<(), CompileError> {
     let a = &with_rows_together(e, a, b, y)?;
     let product = Product::of(e, a, b, None, None)?;
+    portable::floats(e, &product, y)
+}
+
+/// The same with a bias for each column and a function of the sums.
+pub(crate) fn linear_into(
+    e: &mut Emit<'_>,
+    [a, b, y]: [&View; 3],
+    bias: Option<View>,
+    activation: Option<UnaryFn>,
+) -> Result<(), CompileError> {
+    let product = Product::of(e, a, b, bias, activation)?;
     portable::floats(e, &product, y)
 }
 

@@ -10,12 +10,13 @@
 //!
 //! Next: `product.rs` for norms, gates and sums around matrix products, `kv_append.rs` for what stands before attention, `choice.rs` for routers,
 //! `row_wise.rs` for reductions along rows and the elementwise work around them, `columns.rs` for sums over columns,
-//! `widened.rs` for products of operands that were widened.
+//! `widened.rs` for products of operands that were widened, `normed.rs` for layer norms before products of one row.
 
 mod choice;
 mod columns;
 mod dataflow;
 mod kv_append;
+mod normed;
 mod product;
 mod row_wise;
 mod widened;
@@ -51,6 +52,8 @@ pub(crate) enum Group {
     Columns(Columns),
     /// A product whose operands are read before they are widened.
     Widened(Widened),
+    /// A product of one row with the norm that the row comes from.
+    Normed { norm: NodeId },
 }
 
 /// The groups of a graph.
@@ -72,6 +75,7 @@ impl Fusions {
         product::find(&flow, &mut found);
         kv_append::find(&flow, caps, &mut found);
         widened::find(&mut flow, caps, &mut found);
+        normed::find(&flow, &mut found);
         choice::find(&flow, &mut found);
         row_wise::find(&flow, caps, &mut found);
         columns::find(&mut flow, caps, &mut found);

@@ -138,10 +138,13 @@ pub(crate) fn lower_after(
     };
     let [q, k, v] = [0, 1, 2].map(|i| e.view(node.inputs[i]));
     let rest = Rest::of(e, op, node, 3)?;
-    let result = e.result(0)?;
     // Rows of an odd length share words.
     let known = |view: &View| view.layout.shape()[3].known().unwrap_or(0);
-    let shares_words = result.dtype != DType::F32 && known(&v) % 2 == 1;
+    let shares_words = node.outputs[0].dtype != DType::F32 && known(&v) % 2 == 1;
+    let result = match e.facts.turned_attention.contains(&e.cursor.at) && !shares_words {
+        true => turned_result(e, node)?,
+        false => e.result(0)?,
+    };
     let y = match shares_words {
         true => e.temp(DType::F32, result.layout.shape())?,
         false => result.clone(),
@@ -158,6 +161,20 @@ pub(crate) fn lower_after(
         e.dispatch(&PACK, &consts, &args, &PackParams { numel }, grid);
     }
     Ok(())
+}
+
+/// The result with positions before heads in memory.
+fn turned_result(e: &mut Emit<'_>, node: &Node) -> Result<View, CompileError> {
+    const TURN: [usize; 4] = [0, 2, 1, 3];
+    let ty = &node.outputs[0];
+    let shape = TURN.map(|axis| ty.shape[axis].clone());
+    let dense = e.temp(ty.dtype, &shape)?;
+    let result = View {
+        layout: dense.layout.transpose(&TURN),
+        ..dense
+    };
+    e.forward(0, result.clone());
+    Ok(result)
 }
 
 /// The operands after queries, keys and values.

@@ -289,6 +289,9 @@ impl<'a> Work<'a> {
         };
         let together = rate.together();
         let groups = self.groups_of_unit(t);
+        if t.slices > 1 {
+            return rate.time(groups) * self.products_of_group(t, start);
+        }
         // Those of one turn have nobody before or after them.
         let last = if groups == together {
             groups
@@ -351,7 +354,8 @@ impl<'a> Work<'a> {
 
     fn groups_of_unit(&self, t: &Tiling) -> usize {
         let groups = t.groups(self.problem.m, self.problem.n);
-        let groups = groups.saturating_mul(t.splits as usize);
+        // Slices count as groups, since each of them is a subgroup of its own.
+        let groups = groups.saturating_mul((t.splits * t.slices) as usize);
         groups.saturating_mul(self.batches).div_ceil(self.units)
     }
 
@@ -359,7 +363,7 @@ impl<'a> Work<'a> {
     fn products_of_group(&self, t: &Tiling, start: f64) -> f64 {
         let [bm, bn, bk] = t.tile;
         let bk = bk as usize;
-        let k = self.problem.k.div_ceil(t.splits as usize * bk) * bk;
+        let k = self.problem.k.div_ceil((t.splits * t.slices) as usize * bk) * bk;
         f64::from(bm * bn) * (k as f64 + start)
     }
 

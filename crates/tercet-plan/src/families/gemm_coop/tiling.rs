@@ -40,6 +40,8 @@ pub struct Tiling {
     /// Parts of `k` that are summed by workgroups of their own; where there are several, another kernel
     /// adds them.
     pub splits: u32,
+    /// Parts of `k` that subgroups of a workgroup sum side by side and add before they store; of weights that were laid out.
+    pub slices: u32,
 }
 
 /// Columns at the end of a result whose tiles have `k` in parts, where whole ones would leave units without work: the last
@@ -69,6 +71,10 @@ const BLOCKS: &[([u32; 3], u32)] = &[
 /// The subgroups of fragments that are filled by hand, and what `k` is a multiple of there.
 const LANES: u32 = 32;
 const LAID_STEP: usize = 64;
+
+/// Parts of `k` that are tried for subgroups side by side, and the steps that each has at least.
+const SLICES: &[u32] = &[1, 2, 4, 8];
+const SLICE_STEPS: usize = 2;
 
 /// Rows of tiles of a band, where nothing else was measured.
 const BAND: u32 = 8;
@@ -201,11 +207,35 @@ impl Tiling {
             return Vec::new();
         }
         let all = Tiling::of_rows(caps, shape, LANES, caps.device.rates.matrices.laid);
-        let laid = |t| Tiling {
-            scope: Scope::Laid,
-            ..t
+        let rates = &caps.device.rates.matrices;
+        let steps = problem.k / LAID_STEP;
+        let sliced = |t: Tiling, rate: Rate| {
+            let is_part = t.part == [t.tile[0], t.tile[1]];
+            let most = (rates.most_sliced * caps.units()) / t.groups(problem.m, problem.n).max(1);
+            let slices = SLICES.iter().copied().filter(move |n| {
+                let n = *n as usize;
+                let whole = steps.is_multiple_of(n) && steps >= SLICE_STEPS * n;
+                n == 1 || (is_part && whole && n <= most)
+            });
+            slices.map(move |slices| {
+                let laid = Tiling {
+                    scope: Scope::Laid,
+                    slices,
+                    ..t
+                };
+                (laid, if slices > 1 { rates.sliced } else { rate })
+            })
         };
-        all.into_iter().map(|(t, rate)| (laid(t), rate)).collect()
+        let all = all.into_iter().flat_map(|(t, rate)| sliced(t, rate));
+        let fits = |t: &Tiling| {
+            t.threads() <= caps.max_workgroup && t.slice_bytes() <= caps.workgroup_bytes
+        };
+        all.filter(|(t, _)| fits(t)).collect()
+    }
+
+    /// Shared memory for the sums of slices of `k`.
+    fn slice_bytes(&self) -> u32 {
+        4 * (self.slices - 1) * self.part[0] * self.part[1]
     }
 
     /// The tilings of a product whose right side can be laid out on this device.
@@ -228,6 +258,7 @@ impl Tiling {
             stages: d.stages,
             band: BAND,
             splits: 1,
+            slices: 1,
         }
     }
 
@@ -248,6 +279,7 @@ impl Tiling {
             stages: 1,
             band: BAND,
             splits: 1,
+            slices: 1,
         })
     }
 
@@ -285,7 +317,7 @@ impl Tiling {
 
     /// Invocations of a workgroup.
     pub fn threads(&self) -> u32 {
-        self.subgroup * (self.tile[0] / self.part[0]) * (self.tile[1] / self.part[1])
+        self.subgroup * (self.tile[0] / self.part[0]) * (self.tile[1] / self.part[1]) * self.slices
     }
 
     /// Shared memory of a workgroup: staged steps, later fragments of sums. As in the shader.
@@ -362,6 +394,9 @@ impl fmt::Display for Tiling {
             Scope::Subgroup => write!(f, "/{}x{}", self.part[0], self.part[1])?,
             Scope::Workgroup => write!(f, "/block{}", self.threads())?,
             Scope::Laid => write!(f, "/laid{}", self.part[0])?,
+        }
+        if self.slices > 1 {
+            write!(f, ":slices{}", self.slices)?;
         }
         if self.stages > 1 {
             write!(f, ":{}", self.stages)?;

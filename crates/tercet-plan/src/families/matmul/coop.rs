@@ -352,7 +352,7 @@ pub(super) fn add_parts(
         zero: Num::ZERO,
     };
     let kernel = match product.function() {
-        None | Some(UnaryFn::Relu) => &SUM_PARTS,
+        None | Some(UnaryFn::Relu | UnaryFn::Relu6) => &SUM_PARTS,
         Some(_) => &SUM_PARTS_ACTIVATED,
     };
     let mut consts = given.consts.to_vec();

@@ -12,7 +12,9 @@ mod floats;
 use tercet_ir::{CompileError, DType};
 
 pub(super) use self::blocks::{keyed as packed_keyed, packed};
-pub(super) use self::floats::{floats, keyed as floats_keyed, takes_keyed as floats_take_keyed};
+pub(super) use self::floats::{
+    floats, has_strips, keyed as floats_keyed, strips, takes_keyed as floats_take_keyed,
+};
 use super::portable::{Given, Takes};
 use super::product::Product;
 use super::skinny::{Few, Placed};

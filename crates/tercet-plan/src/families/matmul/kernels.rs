@@ -161,6 +161,7 @@ of_floats!(
     &["B_TYPE", "ROWS", "PER"]
 );
 
+pub(super) mod strips;
 /// Tiles of packed weights.
 macro_rules! of_blocks {
     ($kernel:ident $label:literal, $args:expr, [$($piece:expr),*]) => {
@@ -439,6 +440,10 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &ALONG_ACTIVATED.def,
     &ACROSS_PLAIN.def,
     &ACROSS_ACTIVATED.def,
+    &strips::STRIPS_PLAIN.def,
+    &strips::STRIPS_ACTIVATED.def,
+    &strips::STRIPS_NORMED_PLAIN.def,
+    &strips::STRIPS_NORMED_ACTIVATED.def,
     &WIDE_PLAIN.def,
     &WIDE_ACTIVATED.def,
     &ROW_PLAIN.def,

@@ -66,7 +66,7 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) fn pick(&self, activation: Option<UnaryFn>) -> &'static Kernel<ProductParams> {
         match activation {
-            None | Some(UnaryFn::Relu) => self.plain,
+            None | Some(UnaryFn::Relu | UnaryFn::Relu6) => self.plain,
             Some(_) => self.activated,
         }
     }

@@ -95,7 +95,7 @@ fn one_program_serves_one_row_few_and_many() {
     let options = CompileOptions::new().bound("m", 512);
     let program = crate::compile(&g, &options, &Caps::laptop()).unwrap();
     for (m, names) in [
-        (1, ["gemv_across", "gemv_held"]),
+        (1, ["gemv_strips", "gemv_held"]),
         (8, ["gemv_across", "gemv_packed_wide"]),
         (9, ["gemm_quads", "gemm_packed"]),
         (512, ["gemm_quads", "gemm_packed"]),
@@ -391,4 +391,36 @@ fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
         assert!(names.starts_with("gemv_packed"), "{names}");
         assert!(names.contains("ROWS=8"), "{names}");
     }
+}
+
+/// The steps of one token in a layer of an exported model: weights lie along columns, the sum is read later.
+#[test]
+fn products_of_one_row_take_norms_in() {
+    let program = |caps: &Caps| {
+        let mut g = Graph::new();
+        let ty = |shape: &[usize]| Type::new(DType::F16, shape);
+        let x = g.input("x", ty(&[1, 1, 768])).unwrap();
+        let r = g.input("r", ty(&[1, 1, 768])).unwrap();
+        let gamma = g.param("gamma", ty(&[768])).unwrap();
+        let beta = g.param("beta", ty(&[768])).unwrap();
+        let w = g.param("w", ty(&[768, 2304])).unwrap();
+        let bias = g.param("bias", ty(&[2304])).unwrap();
+        let (normed, sum) = g
+            .residual_layer_norm(x, r, gamma, beta, None, 1e-5)
+            .unwrap();
+        let y = g.linear(normed, w, Some(bias), None).unwrap();
+        g.output("y", y).unwrap();
+        g.output("sum", sum).unwrap();
+        let program = crate::compile(&g, &CompileOptions::new(), caps).unwrap();
+        program.kernels.iter().for_each(validate);
+        let names = program.kernels.iter().map(|k| k.name.clone());
+        names.filter(|n| !n.starts_with("copy")).collect::<Vec<_>>()
+    };
+    let names = program(&Caps::h200());
+    let is_one = matches!(&names[..], [one] if one.starts_with("gemv_strips_normed "));
+    assert!(is_one, "{names:?}");
+    // Without shuffles a norm for each workgroup would take longer.
+    let names = program(&Caps::browser());
+    let are_two = names.iter().any(|n| n.starts_with("gemv_strips "));
+    assert!(are_two && names.len() == 2, "{names:?}");
 }

@@ -3,11 +3,13 @@
 use tercet_ir::CompileError;
 
 use super::{
-    FewRows, Teams, few_rows, grid, quads_of, reads_quads, row_is_quads, rows_of, taken, teams_of,
+    FewRows, Teams, WORKGROUP, few_rows, grid, quads_of, reads_quads, row_is_quads, rows_of, taken,
+    teams_of,
 };
 use crate::emit::Emit;
 use crate::families::code;
 use crate::families::matmul::gemv_floats::Columns;
+use crate::families::matmul::kernels::strips::{STRIPS_ACTIVATED, STRIPS_PLAIN};
 use crate::families::matmul::kernels::{
     ACROSS_ACTIVATED, ACROSS_PLAIN, ALONG_ACTIVATED, ALONG_PLAIN, KEYED_WIDE, ROW_ACTIVATED,
     ROW_PLAIN, WIDE_ACTIVATED, WIDE_PLAIN,
@@ -33,8 +35,46 @@ static ROW: Pair = Pair {
     activated: &ROW_ACTIVATED,
 };
 
+static STRIPS: Pair = Pair {
+    plain: &STRIPS_PLAIN,
+    activated: &STRIPS_ACTIVATED,
+};
+
+/// The most rows of weights that an invocation asks for at a time.
+const MOST_DEPTH: usize = 12;
+/// The most and the least neighbouring invocations of a row of weights; the latter read 32 bytes, of which memory gives no less.
+const LANES: [u32; 2] = [16, 2];
+
+/// LANES and DEPTH of `gemv_strips.wgsl`, and the columns of a workgroup.
+pub(in crate::families::matmul) fn strips(
+    e: &Emit<'_>,
+    p: &Product,
+) -> Result<[u32; 3], CompileError> {
+    let piece = 4 * quads_of(p.b.dtype);
+    let columns = e.bound(&p.n)?;
+    let [mut lanes, least] = LANES;
+    while lanes > least && columns < (lanes * piece) as usize * e.caps.units() {
+        lanes /= 2;
+    }
+    let slices = (WORKGROUP / lanes) as usize;
+    let own = e.bound(&p.k)?.div_ceil(slices).max(1);
+    let depth = own.div_ceil(own.div_ceil(MOST_DEPTH));
+    Ok([lanes, depth as u32, lanes * piece])
+}
+
+/// True if the weights can be bound as quads of words, and what lies along n of every row are such quads.
+pub(in crate::families::matmul) fn has_strips(
+    e: &Emit<'_>,
+    p: &Product,
+) -> Result<bool, CompileError> {
+    let len = 4 * quads_of(p.b.dtype) as usize;
+    let whole = p.n.known().is_some_and(|n| n >= len && n % len == 0);
+    let aligned = p.b.own.unit && p.b.is_multiple(len as u64, p.b.summed);
+    Ok(whole && aligned && p.is_apart() && e.bound(&p.k)? > 0)
+}
+
 /// The variants of products of floats.
-fn of_floats<'p>() -> [Variant<FewRows<'p>>; 4] {
+fn of_floats<'p>() -> [Variant<FewRows<'p>>; 5] {
     [
         Variant {
             name: "row",
@@ -95,6 +135,29 @@ fn of_floats<'p>() -> [Variant<FewRows<'p>>; 4] {
                 let own = [code(p.b.dtype), rows_of(e, p, r.most)?, words];
                 let grid = grid(e, r, 8);
                 r.given.dispatch(e, ALONG.pick(p.activation), &own, grid);
+                Ok(())
+            },
+        },
+        Variant {
+            name: "row_strips",
+            supports: |e, r| {
+                needs(rows_of(e, r.product, r.most)? == 1, "one row")?;
+                needs(r.is_alone(), "no norm and no gate")?;
+                needs(
+                    has_strips(e, r.product)?,
+                    "whole vectors of weights along n",
+                )
+            },
+            cost: |e, r| r.seconds(e, r.times(e, |rates| rates.strips)),
+            emit: |e, r| {
+                let p = r.product;
+                let [lanes, depth, columns] = strips(e, p)?;
+                let own = [code(p.b.dtype), lanes, depth];
+                let all = e.num(&p.n);
+                let groups = e.tape().ceil_div(all, columns);
+                let [x, y, _] = e.flat_grid(groups);
+                let grid = [x, y, r.given.batches];
+                r.given.dispatch(e, STRIPS.pick(p.activation), &own, grid);
                 Ok(())
             },
         },

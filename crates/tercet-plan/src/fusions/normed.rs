@@ -1,0 +1,51 @@
+//! Norms of one row that a product alone reads: the kernel of the product computes them by the way
+//! (`families/matmul/normed.rs`), where its weights lie along n.
+
+use tercet_ir::ops::Op;
+use tercet_ir::{Dim, NodeId, Value};
+
+use super::dataflow::{Dataflow, first};
+use super::{Fusions, Group};
+
+/// Finds layer norms, of sums or not, before products of one row.
+pub(super) fn find(flow: &Dataflow<'_>, found: &mut Fusions) {
+    for (id, node) in flow.graph.nodes() {
+        if !matches!(node.op, Op::MatMul(_) | Op::Linear(_)) || found.has(id) {
+            continue;
+        }
+        let of = node.inputs[0];
+        if is_row_times_matrix(flow, id) && may_be_taken_in(flow, found, of, id) {
+            found.deferred.insert(of.node);
+            found.groups.insert(id, Group::Normed { norm: of.node });
+        }
+    }
+}
+
+fn is_row_times_matrix(flow: &Dataflow<'_>, id: NodeId) -> bool {
+    let node = flow.graph.node(id);
+    let (x, w) = (flow.graph.ty(node.inputs[0]), flow.graph.ty(node.inputs[1]));
+    let lead = &x.shape[..x.rank().saturating_sub(1)];
+    x.dtype.is_float() && w.rank() == 2 && x.rank() >= 2 && lead.iter().all(Dim::is_one)
+}
+
+/// True if the value is a norm that this product alone reads, and that may wait until then.
+fn may_be_taken_in(flow: &Dataflow<'_>, found: &Fusions, of: Value, product: NodeId) -> bool {
+    let norm = flow.graph.node(of.node);
+    let rank = norm.outputs[0].shape.rank();
+    let fits = match &norm.op {
+        Op::LayerNorm(op) => op.axis + 1 == rank,
+        // A bias of the sum is an operand more than the kernel has.
+        Op::ResidualLayerNorm(_) => norm.inputs.len() <= 4,
+        _ => false,
+    };
+    let sum = Value { port: 1, ..of };
+    let is_sum_later = norm.outputs.len() < 2
+        || (flow.is_read_after(sum, product, None) && !flow.in_place.contains_key(&sum));
+    fits && of == first(of.node)
+        && flow.is_only_reader(product, of)
+        && !flow.is_constant(of.node)
+        && !found.has(of.node)
+        && !flow.in_place.contains_key(&first(product))
+        && flow.stay_until(&norm.inputs, product)
+        && is_sum_later
+}

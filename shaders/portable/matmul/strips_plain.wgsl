@@ -1,0 +1,9 @@
+// The row as it is.
+// uses matmul/a_words.wgsl: a_at
+
+fn prepare(is_first: bool, index: u32) {}
+
+// Element k of the row; 0 beyond it.
+fn row_at(k: u32) -> f32 {
+    return a_at(0u, k);
+}

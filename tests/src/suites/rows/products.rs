@@ -1,0 +1,170 @@
+//! Products of one row and what is emitted with them: weights that lie along their columns, norms that such a product takes
+//! in, windows of one element, attention whose results are read the other way round; and functions with limits after
+//! convolutions.
+
+use tercet_ir::case::{Case, CaseGraph, Fill};
+use tercet_ir::ops::{AttentionOptions, Conv, Layout, Window};
+use tercet_ir::scalar::UnaryFn;
+use tercet_ir::{DType, OpError, Type, Value};
+
+use super::{FLOATS, check, weight};
+use crate::Test;
+
+fn param(c: &mut CaseGraph, name: &str, shape: &[usize], fill: Fill) -> Result<Value, OpError> {
+    let ty = Type::new(c.dtype, shape);
+    c.param_of(name, ty, fill)
+}
+
+fn one_row_times_weights_along_columns() {
+    let mut wrong = Vec::new();
+    for (k, n) in [(1, 8), (7, 24), (770, 776)] {
+        for (name, f) in [("none", None), ("relu6", Some(UnaryFn::Relu6))] {
+            let case = Case::new(format!("{k}x{n}/{name}"), move |c| {
+                let x = c.input("x", [1, 1, k], Fill::Normal)?;
+                let w = param(c, "w", &[k, n], Fill::Uniform(-0.1, 0.1))?;
+                let bias = param(c, "bias", &[n], Fill::Normal)?;
+                let y = c.graph.linear(x, w, Some(bias), f)?;
+                c.output(y)?;
+                // Every second element of a longer row.
+                let x = c.input("wide", [1, 2 * k], Fill::Normal)?;
+                let x = c.graph.slice(x, &[0, 0], &[1, 2 * k as i64], &[1, 2])?;
+                let y = c.graph.matmul(x, w)?;
+                c.output(y)
+            });
+            check(&case, FLOATS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn rows_beyond_the_last_count_for_nothing() {
+    let mut wrong = Vec::new();
+    for k in [5, 127, 129, 1537] {
+        let case = Case::new(format!("{k}"), move |c| {
+            let x = c.input("x", [1, k], Fill::Uniform(0.5, 1.0))?;
+            let last = (0..16 * k).map(|at| if at / 16 + 1 == k { f64::INFINITY } else { 1.0 });
+            let w = param(c, "w", &[k, 16], Fill::Values(last.collect()))?;
+            let y = c.graph.matmul(x, w)?;
+            c.output(y)
+        });
+        check(&case, FLOATS, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn norms_before_one_row() {
+    let mut wrong = Vec::new();
+    let ranges = [(-2.0, 2.0, 1e-5), (-1e30, 1e30, 1e-5), (-1e-25, 1e-25, 0.0)];
+    for (k, n) in [(770, 24), (2052, 8)] {
+        for (lo, hi, eps) in ranges {
+            let case = Case::new(format!("{k}x{n}/{lo:e}..{hi:e}"), move |c| {
+                let x = c.input("x", [1, 1, k], Fill::Uniform(lo, hi))?;
+                let r = c.input("r", [1, 1, k], Fill::Uniform(lo, hi))?;
+                let (gamma, beta) = (weight(c, "gamma", &[k])?, weight(c, "beta", &[k])?);
+                let w = param(c, "w", &[k, n], Fill::Uniform(-0.1, 0.1))?;
+                let bias = param(c, "bias", &[n], Fill::Normal)?;
+                let normed = c.graph.layer_norm(x, gamma, None, 2, eps)?;
+                let y = c.graph.matmul(normed, w)?;
+                c.output(y)?;
+                let (normed, sum) = c.graph.residual_layer_norm(x, r, gamma, beta, None, eps)?;
+                let y = c.graph.linear(normed, w, Some(bias), Some(UnaryFn::Relu))?;
+                c.output(y)?;
+                c.output(sum)
+            });
+            let fits: &[DType] = if hi == 2.0 { FLOATS } else { &[DType::F32] };
+            check(&case, fits, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn channels_of_one_window() {
+    let mut wrong = Vec::new();
+    for (entries, channels, results) in [
+        (1, 4, 16),
+        (1, 96, 4),
+        (3, 40, 10),
+        (8, 16, 16),
+        (9, 16, 16),
+    ] {
+        for f in [None, Some(UnaryFn::Silu), Some(UnaryFn::Sigmoid)] {
+            let case = Case::new(format!("{entries}x{channels}x{results}/{f:?}"), move |c| {
+                let x = c.input("x", [entries, channels, 1, 1], Fill::Normal)?;
+                let w = param(c, "w", &[results, channels, 1, 1], Fill::Uniform(-0.3, 0.3))?;
+                let bias = param(c, "bias", &[results], Fill::Normal)?;
+                let op = Conv::of(Window::new(2), 1, f);
+                let y = c.graph.add(op, &[x, w, bias])?;
+                c.output(y)
+            });
+            check(&case, FLOATS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn limits_after_convolutions() {
+    let mut wrong = Vec::new();
+    for (channels, results, groups) in [(16, 32, 1), (24, 24, 24)] {
+        for taps in [1, 3] {
+            let case = Case::new(format!("{channels}x{results}/{groups}/{taps}"), move |c| {
+                let x = c.input("x", [1, channels, 7, 8], Fill::Uniform(-1.0, 1.0))?;
+                let own = channels / groups;
+                let w = param(
+                    c,
+                    "w",
+                    &[results, own, taps, taps],
+                    Fill::Uniform(-0.1, 0.1),
+                )?;
+                let bias = param(c, "bias", &[results], Fill::Uniform(-4.0, 10.0))?;
+                let op = Conv::of(Window::new(2), groups, Some(UnaryFn::Relu6));
+                let y = c.graph.add(op, &[x, w, bias])?;
+                c.output(y)
+            });
+            check(&case, FLOATS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn heads_turned_back() {
+    let mut wrong = Vec::new();
+    for (queries, keys, dim) in [
+        (1, 9, 8),
+        (5, 5, 16),
+        (3, 40, 5),
+        (70, 70, 64),
+        (1, 300, 64),
+    ] {
+        let case = Case::new(format!("{queries}x{keys}x{dim}"), move |c| {
+            let q = c.input("q", [2, 3, queries, dim], Fill::Normal)?;
+            let k = c.input("k", [2, 3, keys, dim], Fill::Normal)?;
+            let v = c.input("v", [2, 3, keys, dim], Fill::Normal)?;
+            let options = AttentionOptions::new(3, 3, Layout::Bhsd);
+            let y = c.graph.attention(q, k, v, options)?;
+            let turned = c.graph.transpose(y, &[0, 2, 1, 3])?;
+            let joined = c.graph.reshape(turned, [2, queries, 3 * dim])?;
+            c.output(joined)?;
+            c.output(turned)
+        });
+        check(&case, FLOATS, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The tests of this part of the suite.
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        Test::asserting(
+            "rows/one_row_times_weights_along_columns",
+            one_row_times_weights_along_columns,
+        ),
+        Test::asserting(
+            "rows/rows_beyond_the_last_count_for_nothing",
+            rows_beyond_the_last_count_for_nothing,
+        ),
+        Test::asserting("rows/norms_before_one_row", norms_before_one_row),
+        Test::asserting("rows/channels_of_one_window", channels_of_one_window),
+        Test::asserting("rows/limits_after_convolutions", limits_after_convolutions),
+        Test::asserting("rows/heads_turned_back", heads_turned_back),
+    ]
+}
