@@ -180,7 +180,8 @@ void main() {
             guarded = false;
         }
         float by = FACTOR * UNIT;
-        if (CAPPED != 0u || guarded) {
+        // Centers of biased scores are scores.
+        if (CAPPED != 0u || MASK == 2u || guarded) {
             scale_scores();
             by = 1.0;
         }
