@@ -2,9 +2,8 @@
 // 4 or 8 elements. LANES neighbouring invocations take a piece each of a row of b, SLICES teams of them the rows in
 // turn, DEPTH rows at a time. Their sums meet by shuffles, then in shared memory. A workgroup has LANES pieces of
 // columns; groups in x and y, batches in z.
-// uses cluster.wgsl: CLUSTER, shuffle_xor4
-// uses matmul/batches.wgsl: enter_batch
-// uses matmul/strips_normed.wgsl or matmul/strips_plain.wgsl: prepare, row_at
+// uses matmul/activated.wgsl or matmul/plain.wgsl: activate, begin
+// uses prelude.wgsl: F32, flat_group, float_bits, lanes, word_of
 
 override B_TYPE: u32 = 0u;
 // A power of two from 1 to 16.

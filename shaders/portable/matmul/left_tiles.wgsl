@@ -1,6 +1,5 @@
 // Tiles of gemm.wgsl: those in which gemm_pairs_f32.comp has left a tile of LEFT_ROWS x LEFT_COLUMNS, which divide TILE.
 // uses matmul/gemm.wgsl: TILE
-// uses matmul/operands.wgsl: p
 
 override LEFT_ROWS: u32 = 128u;
 override LEFT_COLUMNS: u32 = 128u;

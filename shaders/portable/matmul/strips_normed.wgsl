@@ -1,13 +1,6 @@
 // The row as a norm leaves it, in shared memory (norm_value.wgsl), times gains and, where BETA is 1, plus beta. Where
 // RESIDUAL is 1, the norm is of a + residual, rounded to their dtype, which the first workgroup stores. All of them are
 // dense rows that begin with a word.
-// uses matmul/floats.wgsl: A_TYPE, element_of, pair_of
-// uses matmul/operands.wgsl: a_base, p
-// uses norm_scale.wgsl: scale_for, scaled_eps
-// uses norm_value.wgsl: RMS, Row, normalized
-// uses prelude.wgsl: F16, F32, as_float, float_bits, is_nan, lanes, magnitude, word_of
-// uses row_floats.wgsl: GREATEST, SUM, over_row
-// uses rows.wgsl: take_place
 
 override LENGTH: u32 = 4u;
 override BETA: u32 = 0u;

@@ -1,5 +1,4 @@
 // The row as it is.
-// uses matmul/a_words.wgsl: a_at
 
 fn prepare(is_first: bool, index: u32) {}
 

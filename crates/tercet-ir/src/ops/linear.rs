@@ -215,9 +215,12 @@ fn shaped_cases() -> Vec<Case> {
     // Of whole fragments, so that devices may lay weights out.
     let laid = pair("gelu_laid_out_70x128x192", &[70, 128], 192, gelu);
     let laid = laid.map(|case| case.only(&[DType::F16]));
+    // So many products that some devices make them of pairs of F16.
+    let [_, pairs] = pair("gelu_many_256x768x3072", &[256, 768], 3072, gelu);
     plain
         .into_iter()
         .flat_map(|(name, x, n)| pair(name, x, n, None))
+        .chain([pairs.only(&[DType::F32])])
         .chain(laid)
         .chain(relu)
         .chain(tiles)

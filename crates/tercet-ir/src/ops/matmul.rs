@@ -196,6 +196,8 @@ fn shaped_cases() -> Vec<Case> {
         // So few results of sums so long that devices may sum parts of them; the last part is shorter, or empty.
         shaped("long_sums_of_a_batch", &[2, 20, 388], &[2, 388, 44]),
         transposed("long_sums_transposed", 20, 1236, 8),
+        // So many products that some devices make them of pairs of F16.
+        transposed("many_260x768x2880", 260, 768, 2880).only(&[DType::F32]),
         // Sums so long that chains of them would be off in F32.
         shaped("few_rows_8x16000x9", &[8, 16000], &[16000, 9]).only(DType::FLOATS),
         shaped("one_row_1x300x41", &[1, 300], &[300, 41]),

@@ -35,7 +35,6 @@ use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Scheme, Support};
 
 pub(crate) use self::normed::Normed;
-pub(crate) use self::skinny_laid::has_laid_rows;
 
 use self::product::{BoundEpilogue, Product, Side, activation_code};
 use super::dequant::Blocks;

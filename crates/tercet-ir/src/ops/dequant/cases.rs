@@ -86,6 +86,7 @@ fn shapes() -> Vec<Case> {
         multiplied(Scheme::Mxfp4, "whole_words_70", &[70], 3, 72),
         multiplied(Scheme::Fp8E4m3, "whole_words_70", &[70], 1, 72),
         multiplied(Scheme::Iq2Xs, "whole_words_70", &[70], 1, 72),
+        multiplied(Scheme::Iq2Xs, "tiles_and_rest_35", &[35], 1, 37),
         multiplied(Scheme::Nvfp4, "long_row", &[1], 150, 6),
         multiplied(Scheme::Int8Asym, "long_rows", &[5], 70, 9),
         multiplied(Scheme::Int4Asym, "no_rows", &[0], 2, 3),

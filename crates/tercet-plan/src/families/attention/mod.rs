@@ -58,6 +58,7 @@ pub(crate) static FAMILY: Family = Family {
         &COMBINE.def,
         &GATHER.def,
         &PACK.def,
+        &kernels::WIDEN.def,
         &flash_decoding::F16.def,
         &coop::F16.def,
         &coop::CONVERT_F16.def,

@@ -11,7 +11,6 @@ use self::kernels::{
     SCALED_CONVERT_KEYS, SCALED_CONVERT_QUERIES, SCALED_KEYS, SCALED_QUERIES,
 };
 use super::coop::{self, AttentionTiling, Factors};
-use super::kernels::WIDEN;
 use super::pairs::{self, PairRows};
 use super::training::{AttentionGradParams, GradTiling, params};
 use super::widened::{self, Widened};
@@ -43,7 +42,6 @@ pub(crate) static FAMILY: Family = Family {
         &REST_QUERIES.def,
         &REST_KEYS.def,
         &REST_LSE.def,
-        &WIDEN.def,
     ],
     supports,
     lower,

@@ -105,10 +105,9 @@ const FLOATS: &str = concat!(
     portable!("matmul/floats.wgsl"),
     portable!("matmul/a_words.wgsl")
 );
-const GEMM: &str = concat!(
-    portable!("matmul/every_tile.wgsl"),
-    portable!("matmul/gemm.wgsl")
-);
+const EVERY_TILE: &str = portable!("matmul/every_tile.wgsl");
+const GEMM: &str = portable!("matmul/gemm.wgsl");
+const GEMM_FLOATS: &str = portable!("matmul/gemm_floats.wgsl");
 const GEMV: &str = concat!(portable!("cluster.wgsl"), portable!("matmul/gemv.wgsl"));
 const LOOSE: &str = concat!(
     portable!("matmul/prologue_none.wgsl"),
@@ -145,7 +144,7 @@ macro_rules! of_floats {
 
 of_floats!(
     GEMM_PLAIN "gemm", GEMM_ACTIVATED "gemm_activated",
-    [B_WORDS, GEMM, portable!("matmul/gemm_floats.wgsl")],
+    [B_WORDS, EVERY_TILE, GEMM, GEMM_FLOATS],
     &["B_TYPE", "SIDE", "WIDE", "A_ALONG", "B_ALONG"]
 );
 
@@ -173,6 +172,7 @@ macro_rules! of_blocks {
                 B_WORDS,
                 PLAIN,
                 FLOATS,
+                EVERY_TILE,
                 GEMM,
                 $($piece,)*
                 portable!("matmul/gemm_packed.wgsl"),

@@ -97,7 +97,8 @@ fn one_program_serves_one_row_few_and_many() {
     for (m, names) in [
         (1, ["gemv_strips", "gemv_held"]),
         (8, ["gemv_across", "gemv_packed_wide"]),
-        (9, ["gemm_quads", "gemm_packed"]),
+        (9, ["gemm_quads", "gemv_packed_wide"]),
+        (33, ["gemm_quads", "gemm_packed"]),
         (512, ["gemm_quads", "gemm_packed"]),
     ] {
         assert_eq!(running(&program, m), names, "{m}");
@@ -156,7 +157,7 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
         for constant in ["ALIGNED_A=1", "ALIGNED_B=1", "ACTIVATION=4", "HAS_BIAS=1"] {
             assert!(names[0].contains(constant), "{names:?}");
         }
-        // Few rows, a device without them, and f32 take the portable kernels.
+        // Few rows, a device without them, take the portable kernels.
         let names = of_linear(dtype, &Caps::h200(), 2);
         assert!(names[0].starts_with("gemv_across_activated"), "{names:?}");
         let names = of_linear(dtype, &Caps::laptop(), 128);
@@ -165,7 +166,11 @@ fn tiles_of_16_bit_floats_run_on_cooperative_matrices() {
             "{names:?}"
         );
     }
+    // F32 as pairs of F16.
     let names = of_linear(DType::F32, &Caps::h200(), 128);
+    assert!(names[0].starts_with("gemm_pairs_f32"), "{names:?}");
+    assert!(names[1].starts_with("gemm_rest_activated"), "{names:?}");
+    let names = of_linear(DType::F32, &Caps::laptop(), 128);
     assert!(names[0].starts_with("gemm_quads_activated"), "{names:?}");
     // Constant weights are laid out where elements of matrices are known to lie as expected.
     let names = of_linear(DType::F16, &Caps::h200(), 128);
@@ -365,7 +370,7 @@ fn rows_of_prompts_are_rounded_where_that_was_asked_for() {
 
 #[test]
 fn two_dozen_rows_are_laid_out_or_taken_in_blocks_of_eight() {
-    let kernel = |scheme, caps: &Caps| {
+    let kernel = |scheme: Scheme, caps: &Caps| {
         let mut g = Graph::new();
         let x = g.input("x", Type::new(DType::F32, [24, 4096])).unwrap();
         let row = scheme.row_bytes(4096).unwrap();

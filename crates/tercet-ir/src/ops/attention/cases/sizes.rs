@@ -110,6 +110,12 @@ fn many_queries() -> Vec<Case> {
             let bias = c.input("bias", [1, 4, 150, 150], Fill::Normal)?;
             Ok(o.bias(bias))
         }),
+        // Steps of keys whose scores the bias leaves as they are, and that it all but hides.
+        random("rows_of_several_tiles_bias_on_last_keys", tiles, |c, o| {
+            let bias = (0..150).map(|at| if at < 100 { 0.0 } else { -20.0 });
+            let bias = Fill::Values(bias.collect());
+            Ok(o.scale(0.3).bias(c.input("bias", [1, 1, 1, 150], bias)?))
+        }),
         random("many_heads_causal", many_heads, |_, o| Ok(o.causal())),
         // Scores far above those of the keys before.
         random("many_heads_large_scores", many_heads, |_, o| {
@@ -119,13 +125,6 @@ fn many_queries() -> Vec<Case> {
             Ok(o.causal().scale(-2.0))
         }),
         random("many_heads_odd", many_heads_odd, |_, o| Ok(o.causal())),
-        // Steps of keys whose scores the bias leaves as they are, and that it all but hides.
-        random("many_heads_bias_on_last_keys", many_heads, |c, o| {
-            let hidden = (0..4 * 90).map(|at| at % 90 >= [90, 70, 40, 0][at / 90]);
-            let bias = hidden.map(|hidden| if hidden { -20.0 } else { 0.0 });
-            let bias = Fill::Values(bias.collect());
-            Ok(o.scale(0.3).bias(c.input("bias", [4, 1, 1, 90], bias)?))
-        }),
         // Steps of keys that the mask leaves as they are, some of which it hides, and that it hides.
         random("many_heads_keep_first_keys", many_heads, |c, o| {
             let seen = (0..4 * 90).map(|at| f64::from(at % 90 < [90, 70, 40, 0][at / 90]));

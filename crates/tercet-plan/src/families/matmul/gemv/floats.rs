@@ -75,6 +75,13 @@ pub(in crate::families::matmul) fn has_strips(
 
 /// The variants of products of floats.
 fn of_floats<'p>() -> [Variant<FewRows<'p>>; 5] {
+    let [row, wide, along] = along_k();
+    let [strips, across] = along_columns();
+    [row, wide, along, strips, across]
+}
+
+/// Those that read weights whose k lies together.
+fn along_k<'p>() -> [Variant<FewRows<'p>>; 3] {
     [
         Variant {
             name: "row",
@@ -138,6 +145,12 @@ fn of_floats<'p>() -> [Variant<FewRows<'p>>; 5] {
                 Ok(())
             },
         },
+    ]
+}
+
+/// Those that read weights along columns, or any.
+fn along_columns<'p>() -> [Variant<FewRows<'p>>; 2] {
+    [
         Variant {
             name: "row_strips",
             supports: |e, r| {
