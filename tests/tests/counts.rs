@@ -78,8 +78,8 @@ fn an_encoder_layer() -> Result<(), Failure> {
 #[test]
 fn a_decoder_layer() -> Result<(), Failure> {
     for scheme in [Scheme::F16, Scheme::Q8_0, Scheme::Q4K] {
-        // Activations are F32: attention of a prompt plays five steps.
-        for (tokens, most) in [(1, [7, 7]), (512, [16, 14])] {
+        // Activations are F32: attention of a prompt plays five steps, and joins the parts of its keys where key heads are few.
+        for (tokens, most) in [(1, [7, 7]), (512, [17, 15])] {
             let of = |layers| {
                 let config = DecoderSpec::llama(DecoderDims {
                     hidden: 512,

@@ -40,8 +40,8 @@ fn step(tuning: Tuning, change: fn(&mut DecoderTrainingOptions)) -> Result<Taken
 #[test]
 fn what_is_computed_again_waits_for_what_needs_it() -> Result<(), Failure> {
     let plain = step(Tuning::Full, |_| {})?;
-    // What is not computed again waits without barriers of its own.
-    assert!(plain.arena < 200 << 20 && plain.barriers < 160, "{plain:?}");
+    // What is not computed again waits without barriers of its own: those that are here are of layers, and of products as pairs.
+    assert!(plain.arena < 200 << 20 && plain.barriers < 180, "{plain:?}");
     let again = step(Tuning::Full, |o| o.checkpoints = true)?;
     assert!(again.arena * 5 < plain.arena * 3, "{again:?} of {plain:?}");
     let parts = step(Tuning::Full, |o| (o.checkpoints, o.loss_parts) = (true, 8))?;

@@ -1,10 +1,7 @@
 //! Times of Burn through Vulkan on the work of `cargo xtask bench gpu`, one line each: name, microseconds.
 //!
-//! Run it on the machine of the bench, in the same hour: `cargo run --release [--small] [FILTER]`; with `--small` the training
-//! step only, of a few numbers, to see that it works. Each work runs until Burn has chosen its
+//! Run it on the machine of the bench, in the same hour: `cargo run --release`. Each work runs until Burn has chosen its
 //! kernels and the card has left its idle clock, then in rounds of several runs; the median of the rounds counts.
-
-mod training;
 
 use std::time::{Duration, Instant};
 
@@ -39,20 +36,9 @@ impl Bench {
             .expect("the device runs what it was given");
     }
 
-    fn is_wanted(&self, name: &str) -> bool {
-        self.filter.as_ref().is_none_or(|f| name.contains(f))
-    }
-
-    fn training(&self, size: &training::Size) {
-        let name = "training_bert_f32";
-        if self.is_wanted(name) {
-            training::bert(&self.device, size, name);
-        }
-    }
-
     /// Prints the time of `run`, whose result is kept until it was computed.
     fn time<R>(&self, name: &str, run: impl Fn() -> R) {
-        if !self.is_wanted(name) {
+        if self.filter.as_ref().is_some_and(|f| !name.contains(f)) {
             return;
         }
         let begin = Instant::now();
@@ -134,20 +120,11 @@ impl Bench {
 }
 
 fn main() {
-    let (flags, names): (Vec<String>, Vec<String>) = std::env::args()
-        .skip(1)
-        .partition(|arg| arg.starts_with("--"));
     let bench = Bench {
         device: Device::vulkan(DeviceKind::DefaultDevice),
-        filter: names.into_iter().next(),
+        filter: std::env::args().nth(1),
     };
-    match flags.as_slice() {
-        [] => {}
-        [small] if small == "--small" => return bench.training(&training::Size::SMALL),
-        _ => panic!("{flags:?}: expected --small or nothing, and a part of a name"),
-    }
     bench.products();
     bench.rows();
     bench.attention();
-    bench.training(&training::Size::WHOLE);
 }
