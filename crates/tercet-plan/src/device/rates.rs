@@ -149,6 +149,9 @@ pub(crate) struct AttentionRates {
     /// The least rows of a key head times keys for which F32 as pairs of F16 takes three dispatches in a row: 64 x 64
     /// lose 10 us, 128 x 128 win in models.
     pub(crate) pairs: usize,
+    /// The least keys of a part where several workgroups share the keys of a tile of rows: what fewer take is less than joining
+    /// parts does (6.5 us of an 8B's 65 rows).
+    pub(crate) part_keys: u32,
 }
 
 /// Scans over states: states that a unit takes through a step in a second.
@@ -360,6 +363,7 @@ pub(crate) static MEASURED: Rates = Rates {
         token_blocks: 4,
         few_keys: 512,
         pairs: 8192,
+        part_keys: 256,
     },
     scans: ScanRates {
         channels: [2.09e10, 9.5e9],

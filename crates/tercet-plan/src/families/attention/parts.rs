@@ -34,8 +34,6 @@ pub(super) static CONVERT_PAIRS: Kernel<AttentionCoopParams> = module!(
     Access::Write
 );
 
-/// The least keys of a part at the bounds: what fewer take is less than joining.
-const LEAST_KEYS: u32 = 256;
 /// Elements that are joined at a time.
 const QUAD: usize = 4;
 
@@ -69,7 +67,7 @@ fn is_worth(
     p: &AttentionProblem<'_>,
     side_by_side: usize,
 ) -> Result<bool, CompileError> {
-    let has_keys = e.bound(p.keys)? > LEAST_KEYS as usize;
+    let has_keys = e.bound(p.keys)? > e.caps.device.rates.attention.part_keys as usize;
     let heads = p.batch.known().unwrap_or(1).saturating_mul(p.op.kv_heads);
     Ok(has_keys && 2 * heads <= side_by_side && p.value_dim.is_multiple_of(QUAD))
 }
@@ -86,7 +84,8 @@ fn parts(
     let groups = variants::groups(e, p, &[tiles]);
     let groups = e.tape().max(groups, Num::ONE);
     let parts = e.tape().div(Num::Const(side_by_side as i64), groups);
-    let of_keys = e.tape().ceil_div(p.block.keys, LEAST_KEYS);
+    let least = e.caps.device.rates.attention.part_keys;
+    let of_keys = e.tape().ceil_div(p.block.keys, least);
     let parts = e.tape().min(parts, of_keys);
     e.tape().max(parts, Num::ONE)
 }

@@ -61,9 +61,9 @@ crate::params! {
     }
 }
 
-/// A module of the shader, with the access of the results after the first.
+/// A module of gradients, with the access of what follows operands, statistics, mask and lengths.
 macro_rules! module {
-    ($name:literal $(, $more:expr)*) => {
+    ($name:literal, $($more:expr),*) => {
         Kernel::spirv(
             $name,
             include_bytes!(concat!(
@@ -81,7 +81,6 @@ macro_rules! module {
                 Access::Read,
                 Access::Read,
                 Access::Read,
-                Access::Write,
                 $($more,)*
             ],
             &[
@@ -91,11 +90,18 @@ macro_rules! module {
     };
 }
 
-static QUERIES: Kernel<AttentionGradParams> = module!("attention_grad_queries_f16");
-static KEYS: Kernel<AttentionGradParams> = module!("attention_grad_keys_f16", Access::Write);
-static CONVERT_QUERIES: Kernel<AttentionGradParams> = module!("attention_grad_queries_convert_f16");
-static CONVERT_KEYS: Kernel<AttentionGradParams> =
-    module!("attention_grad_keys_convert_f16", Access::Write);
+pub(super) use module;
+
+static QUERIES: Kernel<AttentionGradParams> = module!("attention_grad_queries_f16", Access::Write);
+static KEYS: Kernel<AttentionGradParams> =
+    module!("attention_grad_keys_f16", Access::Write, Access::Write);
+static CONVERT_QUERIES: Kernel<AttentionGradParams> =
+    module!("attention_grad_queries_convert_f16", Access::Write);
+static CONVERT_KEYS: Kernel<AttentionGradParams> = module!(
+    "attention_grad_keys_convert_f16",
+    Access::Write,
+    Access::Write
+);
 
 /// `AttentionWithLse` and `AttentionGrad`.
 pub(crate) static FAMILY: Family = Family {

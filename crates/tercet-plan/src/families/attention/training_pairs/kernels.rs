@@ -3,37 +3,8 @@
 use tercet_ir::ops::AttentionGradOf;
 
 use super::super::coop::Factors;
-use super::super::training::AttentionGradParams;
+use super::super::training::{AttentionGradParams, module};
 use crate::kernel::{Access, Kernel};
-
-/// A module with operands, statistics, mask and lengths, and the access of what follows.
-macro_rules! module {
-    ($name:literal, $($more:expr),*) => {
-        Kernel::spirv(
-            $name,
-            include_bytes!(concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/../../shaders/vulkan/spirv/",
-                $name,
-                ".spv"
-            )),
-            &[
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                Access::Read,
-                $($more,)*
-            ],
-            &[
-                "THREADS", "SUBGROUP", "FM", "FN", "FK", "BM", "BN", "HEAD", "VALUE", "MASK", "CAPPED",
-            ],
-        )
-    };
-}
 
 pub(super) static QUERIES: Kernel<AttentionGradParams> =
     module!("attention_grad_queries_f32", Access::Write, Access::Write);
