@@ -126,7 +126,7 @@ impl WholeStep {
         let names: Vec<Trainable> = names.collect();
         let options = StepOptions {
             loss_scale: (self.dtype == DType::F16).then(LossScale::default),
-            recompute: self.recomputes(),
+            recompute_activations: self.recomputes(),
             ..StepOptions::default()
         };
         let step = TrainStep::build(&net.graph, net.loss, &names, &AdamW::default(), &options)?;

@@ -53,7 +53,7 @@ impl Single {
             scaled = graph.mul(scaled, scale)?;
         }
         let wanted: Vec<Value> = trainables.iter().map(|(value, _)| *value).collect();
-        let gradients = match options.recompute {
+        let gradients = match options.recompute_activations {
             true => graph.gradients_recomputing(scaled, &wanted),
             false => graph.gradients(scaled, &wanted),
         };

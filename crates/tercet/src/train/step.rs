@@ -43,7 +43,7 @@ pub struct StepOptions {
     pub ema_decay: Option<f64>,
     /// Gradients compute elementwise values of the way forward again from what they keep anyway, activations above all, instead of
     /// reading them ([`Graph::gradients_recomputing`]): less memory, some milliseconds more. Results are the same.
-    pub recompute: bool,
+    pub recompute_activations: bool,
     /// Outputs of the graph that the step has as well. With several microbatches they get an axis of them in front.
     pub outputs: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl Default for StepOptions {
             loss_weight: None,
             loss_scale: None,
             ema_decay: None,
-            recompute: false,
+            recompute_activations: false,
             outputs: Vec::new(),
         }
     }

@@ -29,7 +29,7 @@ fn gelus(g: &mut Graph, y: Value, _: Value) -> Value {
 
 fn step(model: &(Graph, Value), recompute: bool) -> TrainStep {
     let options = StepOptions {
-        recompute,
+        recompute_activations: recompute,
         ..StepOptions::default()
     };
     let names: Vec<_> = (0..LAYERS).map(|i| format!("w{i}").into()).collect();
