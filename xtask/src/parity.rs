@@ -14,7 +14,7 @@ use crate::{cache, env, fetch, process};
 const PROGRAM: &str = "tercet-parity";
 
 /// The files of `tests/data` that are read when tests run; the rest is part of the program.
-const DATA: [&str; 8] = [
+const DATA: [&str; 9] = [
     "tiny-rust-llama",
     "minilm",
     "decoders",
@@ -22,6 +22,7 @@ const DATA: [&str; 8] = [
     "vision",
     "speech",
     "onnx-torch",
+    "onnx-learned",
     "onnx-packages",
 ];
 

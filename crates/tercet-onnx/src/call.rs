@@ -145,6 +145,7 @@ impl Call<'_, '_> {
                 index,
                 "has a size that depends on data, which is not supported there",
             )),
+            Val::Maps(_) => Err(Reason::operand(index, "are maps, a tensor is expected")),
             Val::Seq(_) => Err(Reason::operand(
                 index,
                 "is a sequence, a tensor is expected",

@@ -13,6 +13,7 @@ use crate::error::{NodeError, OnnxError, Place, Reason};
 use crate::external::Folder;
 use crate::import::ImportOptions;
 use crate::proto::{AttributeProto, FunctionProto};
+use crate::strings::Strings;
 use crate::val::{Num, Sizes, Val};
 
 /// Weights with more elements are parameters; smaller ones are constants of the graph.
@@ -51,6 +52,8 @@ pub(crate) type FunctionKey<'m> = (&'m str, &'m str, &'m str);
 pub(crate) struct Ctx<'m> {
     pub(crate) options: &'m ImportOptions,
     pub(crate) folder: Folder,
+    /// The strings of the model.
+    pub(crate) strings: Strings,
     pub(crate) functions: HashMap<FunctionKey<'m>, &'m FunctionProto>,
     pub(crate) levels: Vec<Level>,
     pub(crate) scopes: Vec<Scope<'m>>,
@@ -65,10 +68,11 @@ pub(crate) struct Ctx<'m> {
 }
 
 impl<'m> Ctx<'m> {
-    pub(crate) fn new(options: &'m ImportOptions, folder: Folder) -> Ctx<'m> {
+    pub(crate) fn new(options: &'m ImportOptions, folder: Folder, strings: Strings) -> Ctx<'m> {
         let mut ctx = Ctx {
             options,
             folder,
+            strings,
             functions: HashMap::new(),
             levels: Vec::new(),
             scopes: Vec::new(),
@@ -193,6 +197,7 @@ impl<'m> Ctx<'m> {
                 index,
                 "has a size that depends on data, which is not supported there",
             )),
+            Val::Maps(_) => Err(Reason::operand(index, "are maps, a tensor is expected")),
             Val::Seq(_) => Err(Reason::operand(
                 index,
                 "is a sequence, a tensor is expected",

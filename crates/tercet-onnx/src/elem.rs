@@ -47,6 +47,8 @@ pub(crate) enum Narrow {
     E5M2,
     E5M2FNUZ,
     E2M1,
+    /// Held as its place in the list of the model's strings (`strings`).
+    Text,
 }
 
 /// A float of few bits: sign, exponent, mantissa, which are 0 alone where nothing else is said.
@@ -79,7 +81,7 @@ impl Narrow {
     pub(crate) fn carrier(self) -> DType {
         match self {
             Narrow::U16 | Narrow::I16 => DType::I32,
-            Narrow::U64 => DType::I64,
+            Narrow::U64 | Narrow::Text => DType::I64,
             Narrow::U4 | Narrow::U2 => DType::U8,
             Narrow::I4 | Narrow::I2 => DType::I8,
             Narrow::E4M3FN | Narrow::E4M3FNUZ | Narrow::E5M2 | Narrow::E5M2FNUZ | Narrow::E2M1 => {
@@ -92,7 +94,7 @@ impl Narrow {
     pub(crate) fn bits(self) -> usize {
         match self {
             Narrow::U16 | Narrow::I16 => 16,
-            Narrow::U64 => 64,
+            Narrow::U64 | Narrow::Text => 64,
             Narrow::U4 | Narrow::I4 | Narrow::E2M1 => 4,
             Narrow::U2 | Narrow::I2 => 2,
             Narrow::E4M3FN | Narrow::E4M3FNUZ | Narrow::E5M2 | Narrow::E5M2FNUZ => 8,
@@ -109,6 +111,7 @@ impl Narrow {
             Narrow::U2 => Some((0, 3)),
             Narrow::I2 => Some((-2, 1)),
             Narrow::U64
+            | Narrow::Text
             | Narrow::E4M3FN
             | Narrow::E4M3FNUZ
             | Narrow::E5M2
@@ -135,6 +138,7 @@ impl Narrow {
             Narrow::U16
             | Narrow::I16
             | Narrow::U64
+            | Narrow::Text
             | Narrow::U4
             | Narrow::I4
             | Narrow::U2
@@ -196,7 +200,7 @@ pub(crate) const ELEM_TYPES: &[(i32, &str, Option<Elem>)] = &[
     (5, "int16", Some(Elem::Narrow(Narrow::I16))),
     (6, "int32", Some(Elem::Plain(DType::I32))),
     (7, "int64", Some(Elem::Plain(DType::I64))),
-    (8, "string", None),
+    (8, "string", Some(Elem::Narrow(Narrow::Text))),
     (9, "bool", Some(Elem::Plain(DType::Bool))),
     (10, "float16", Some(Elem::Plain(DType::F16))),
     (11, "double", Some(Elem::Plain(DType::F64))),

@@ -19,6 +19,7 @@ use crate::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorTypeProto, TypeProto, TypeValue,
     ValueInfoProto,
 };
+use crate::strings::Strings;
 use crate::tensor;
 use crate::val::Val;
 
@@ -90,10 +91,25 @@ pub struct Imported {
     /// The outputs whose size on an axis depends on data: they have room for the most there can be, and behind all outputs the graph
     /// has one for each that says how much of it is used ([`Imported::cut`]).
     pub counted: Vec<Counted>,
+    /// The outputs that the file makes maps of: they are matrices, with a column for each key.
+    pub columns: Vec<Columns>,
+    /// The strings of the file: inputs and outputs of dtype `string` are places in this list.
+    pub strings: Strings,
+    /// The outputs of dtype `string`.
+    pub string_outputs: Vec<String>,
     /// Bounds of the symbols, as far as given.
     pub bounds: Bindings,
     /// Whatever the writer noted.
     pub metadata: Vec<(String, String)>,
+}
+
+/// An output that stands for maps from keys to numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// Its name.
+    pub output: String,
+    /// The keys of its columns.
+    pub keys: Vec<String>,
 }
 
 impl Imported {
@@ -178,7 +194,7 @@ pub fn import_model(
     let Some(graph) = &model.graph else {
         return Err(OnnxError::Invalid("it has no graph".to_string()));
     };
-    let mut ctx = Ctx::new(options, Folder::new(folder));
+    let mut ctx = Ctx::new(options, Folder::new(folder), Strings::of(model));
     for f in &model.functions {
         let text = |s: &'_ Option<String>| -> String { s.clone().unwrap_or_default() };
         let key = (
@@ -202,7 +218,11 @@ pub fn import_model(
     let fixed = declare_inputs(&mut ctx, graph);
     ctx.declare_initializers(graph);
     ctx.run_nodes(&graph.node).map_err(OnnxError::Invalid)?;
-    let counted = name_outputs(&mut ctx, graph);
+    let Named {
+        counted,
+        columns,
+        strings,
+    } = name_outputs(&mut ctx, graph);
     ctx.finish()?;
     let params = std::mem::take(&mut ctx.params);
     let built = ctx.pop_level();
@@ -214,6 +234,9 @@ pub fn import_model(
         inputs: signature.inputs,
         outputs: signature.outputs.into_iter().take(outputs).collect(),
         counted,
+        columns,
+        strings: std::mem::take(&mut ctx.strings),
+        string_outputs: strings,
         params,
         fixed,
         bounds: options.bounds.clone(),
@@ -380,7 +403,7 @@ impl<'m> Ctx<'m> {
             if self.scope().names.contains_key(name) {
                 continue;
             }
-            let val = match tensor::decode(proto, &self.folder) {
+            let val = match tensor::decode(proto, &self.folder, &self.strings) {
                 Ok(made) => Val::decoded(made, Some(name.to_string())),
                 Err(why) => Val::Refused(format!("is the initializer `{name}`: {why}").into()),
             };
@@ -401,10 +424,19 @@ impl<'m> Ctx<'m> {
     }
 }
 
-/// Names the results of the graph, after checking that dtypes are as declared.
+/// What is to be said of outputs besides their types.
+#[derive(Default)]
+struct Named {
+    counted: Vec<Counted>,
+    columns: Vec<Columns>,
+    /// Those that are strings.
+    strings: Vec<String>,
+}
+
 /// Names the outputs, and behind them how much is used of those whose size depends on data.
-fn name_outputs(ctx: &mut Ctx<'_>, graph: &GraphProto) -> Vec<Counted> {
+fn name_outputs(ctx: &mut Ctx<'_>, graph: &GraphProto) -> Named {
     let mut counts = Vec::new();
+    let mut named = Named::default();
     for (output, info) in graph.output.iter().enumerate() {
         let name = info.name.as_deref().unwrap_or("");
         let made = match ctx.lookup(name) {
@@ -421,22 +453,34 @@ fn name_outputs(ctx: &mut Ctx<'_>, graph: &GraphProto) -> Vec<Counted> {
                 counts.push((counted, own.count));
                 name_output(ctx, name, info, &own.value.into())
             }
-            Some(val) => name_output(ctx, name, info, &val),
+            Some(Val::Maps(maps)) => {
+                named.columns.push(Columns {
+                    output: name.to_string(),
+                    keys: maps.keys.clone(),
+                });
+                ctx.g().output(name, maps.value).map_err(Reason::from)
+            }
+            Some(val) => {
+                if matches!(val, Val::Narrow(elem::Narrow::Text, _)) {
+                    named.strings.push(name.to_string());
+                }
+                name_output(ctx, name, info, &val)
+            }
         };
         if let Err(reason) = made {
             ctx.fail(name.to_string(), "output", reason);
         }
     }
-    let mut counted = Vec::with_capacity(counts.len());
     for (own, value) in counts {
         if let Err(reason) = ctx.g().output(&own.count, value) {
             ctx.fail(own.count.clone(), "output", reason.into());
         }
-        counted.push(own);
+        named.counted.push(own);
     }
-    counted
+    named
 }
 
+/// Names a result of the graph, after checking that its dtype is as declared.
 fn name_output(
     ctx: &mut Ctx<'_>,
     name: &str,

@@ -35,38 +35,33 @@ pub mod proto;
 mod session;
 mod sizes;
 mod sort;
+mod strings;
 mod tensor;
 mod val;
 
 pub use bounded::{Counted, cut};
 pub use error::{NodeError, OnnxError, Place, Reason};
 pub use export::{ExportError, export, write};
-pub use import::{ImportOptions, Imported, Source, import, import_model};
+pub use import::{Columns, ImportOptions, Imported, Source, import, import_model};
 pub use model::{Declared, Description, Model};
 pub use session::{Session, SessionError};
 pub use sizes::sizes_of;
+pub use strings::Strings;
 
 /// The initializers of a serialized `GraphProto` by their names, each as [`read_tensor`] gives it: a file of tensors.
 ///
 /// # Errors
 /// As [`read_tensor`].
 pub fn read_tensors(bytes: Vec<u8>) -> Result<Vec<(String, tercet_ir::Tensor)>, String> {
-    let proto = <proto::GraphProto as prost::Message>::decode(bytes::Bytes::from(bytes));
-    let initializers = proto.map_err(|e| e.to_string())?.initializer;
-    let named = |proto: proto::TensorProto| {
-        let (tensor, _) = tensor::decode(&proto, &external::Folder::default())?;
-        Ok((proto.name.unwrap_or_default(), tensor))
-    };
-    initializers.into_iter().map(named).collect()
+    Strings::default().read_tensors(bytes)
 }
 
 /// The tensor of a serialized `TensorProto`. Of dtypes that [`tercet_ir::DType`] does not have it is what a model's input of that
 /// dtype takes: 16-bit integers as I32, those of 4 and 2 bits as I8 and U8, U64 by its bits as I64, 8-bit and 4-bit floats as F32.
+/// Strings are read by [`Strings::read_tensor`].
 ///
 /// # Errors
 /// What is wrong with the bytes, or the dtype that is not supported.
 pub fn read_tensor(bytes: Vec<u8>) -> Result<tercet_ir::Tensor, String> {
-    let proto = <proto::TensorProto as prost::Message>::decode(bytes::Bytes::from(bytes));
-    let proto = proto.map_err(|e| e.to_string())?;
-    tensor::decode(&proto, &external::Folder::default()).map(|(t, _)| t)
+    Strings::default().read_tensor(bytes)
 }

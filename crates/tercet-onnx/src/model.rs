@@ -12,6 +12,7 @@ use crate::error::{OnnxError, Reason};
 use crate::import::{ImportOptions, Imported, Source, import_model, input_type};
 use crate::mapped;
 use crate::proto::{GraphProto, ModelProto, TypeProto, TypeValue, ValueInfoProto};
+use crate::strings::Strings;
 
 /// A model as its file has it.
 #[derive(Clone, Debug)]
@@ -152,6 +153,11 @@ impl Model {
                 }
             })
             .collect()
+    }
+
+    /// The strings of the file, which values of dtype `string` are places of.
+    pub fn strings(&self) -> Strings {
+        Strings::of(&self.proto)
     }
 
     /// What the file says about itself.

@@ -18,6 +18,7 @@ use crate::call::Done;
 use crate::elem::{Elem, Narrow};
 use crate::error::Reason;
 use crate::ops::Entry;
+use crate::strings::LEARNED;
 use crate::val::Val;
 
 /// What an operator does to narrow values.
@@ -89,9 +90,12 @@ pub(crate) fn plan(entry: &Entry, ins: &[Val], attrs: &Attrs<'_>) -> Result<Opti
     if let Some((index, other)) = found.find(|(_, n)| *n != narrow) {
         return Err(refused(index, other));
     }
-    let rule = match entry.domain.is_empty() {
-        true => rule(entry.name),
-        false => None,
+    let rule = match entry.domain {
+        "" => rule(entry.name),
+        LEARNED if entry.name == "ArrayFeatureExtractor" => Some(Rule::Moves),
+        // Encoders look at dtypes themselves; others take no strings.
+        LEARNED if narrow == Narrow::Text => return Ok(None),
+        _ => None,
     };
     // Whole arithmetic is that of 16 and 64 bits; ONNX has none for less.
     let computed = matches!(narrow, Narrow::U16 | Narrow::I16 | Narrow::U64);
@@ -174,6 +178,9 @@ pub(crate) fn cast(
     to: Elem,
     saturate: bool,
 ) -> Result<Val, Reason> {
+    if from == Some(Narrow::Text) || to == Elem::Narrow(Narrow::Text) {
+        return Err(Reason::attribute("to", "strings cannot be cast"));
+    }
     let narrow = match to {
         Elem::Narrow(narrow) => narrow,
         Elem::Plain(to) if from == Some(Narrow::U64) && to.is_float() => {

@@ -12,6 +12,7 @@ use crate::given::{Given, Source, same, types};
 use crate::import::{ImportOptions, Imported};
 use crate::model::{Description, Model};
 use crate::sizes::of_types;
+use crate::strings::Strings;
 
 /// How many compiled forms a session keeps unless told otherwise.
 const KEPT: usize = 8;
@@ -87,6 +88,7 @@ pub struct Session {
     device: Device,
     inputs: Vec<Port>,
     about: Description,
+    strings: Strings,
     /// Inputs that were found to decide shapes.
     deciding: BTreeSet<String>,
     /// Symbols that were found to have to be known.
@@ -119,6 +121,7 @@ impl Session {
         };
         Ok(Session {
             about: model.describe(),
+            strings: model.strings(),
             options: options.clone(),
             device: device.clone(),
             model,
@@ -145,6 +148,30 @@ impl Session {
     /// What the file says: outputs, opsets, metadata, operators.
     pub fn about(&self) -> &Description {
         &self.about
+    }
+
+    /// The strings of the file: inputs and outputs of dtype `string` are I64 places in this list.
+    pub fn strings(&self) -> &Strings {
+        &self.strings
+    }
+
+    /// The keys of the columns of an output that stands for maps, as the last run found them.
+    pub fn columns(&self, output: &str) -> Option<&[String]> {
+        let mut columns = self.forms.last()?.imported.columns.iter();
+        columns
+            .find(|c| c.output == output)
+            .map(|c| c.keys.as_slice())
+    }
+
+    /// Whether an output is of strings, as the last run found it.
+    pub fn gives_strings(&self, output: &str) -> bool {
+        let mut last = self.forms.last().into_iter();
+        last.any(|form| {
+            form.imported
+                .string_outputs
+                .iter()
+                .any(|name| name == output)
+        })
     }
 
     /// The inputs that are known to decide shapes; a run may find more.

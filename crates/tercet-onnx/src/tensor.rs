@@ -11,6 +11,7 @@ use tercet_ir::{DType, Tensor, TensorType};
 use crate::elem::{self, Elem, Narrow};
 use crate::external::Folder;
 use crate::proto::TensorProto;
+use crate::strings::Strings;
 
 /// `TensorProto.DataLocation.EXTERNAL`.
 const EXTERNAL: i32 = 1;
@@ -39,9 +40,11 @@ pub(crate) fn sizes(dims: &[i64]) -> Result<Vec<usize>, String> {
 pub(crate) fn decode(
     proto: &TensorProto,
     folder: &Folder,
+    strings: &Strings,
 ) -> Result<(Tensor, Option<Narrow>), String> {
     match elem::elem(proto.data_type.unwrap_or(0).into())? {
         Elem::Plain(_) => Ok((plain(proto, folder)?, None)),
+        Elem::Narrow(Narrow::Text) => Ok((strings.tensor(proto)?, Some(Narrow::Text))),
         Elem::Narrow(narrow) => Ok((carried(proto, folder, narrow)?, Some(narrow))),
     }
 }

@@ -22,12 +22,23 @@ pub(crate) enum Val {
     Narrow(Narrow, Rc<Val>),
     /// A value of the graph with more room on an axis than data uses.
     Bounded(Rc<Bounded>),
+    /// A matrix whose rows stand for maps from keys to its columns: results only.
+    Maps(Rc<Maps>),
     /// A list of values, which never runs.
     Seq(Rc<Vec<Val>>),
     /// Something that whoever uses it is refused for, with the reason.
     Refused(Rc<str>),
     /// The result of a node that failed; its users are passed over in silence.
     Failed,
+}
+
+/// Maps of samples.
+#[derive(Clone, Debug)]
+pub(crate) struct Maps {
+    /// The keys, one for each column.
+    pub(crate) keys: Vec<String>,
+    /// A row for each map.
+    pub(crate) value: Value,
 }
 
 /// A tensor that is known when importing.

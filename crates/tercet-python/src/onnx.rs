@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyAny, PyDict};
 use tercet::{Device, Port};
-use tercet_models::onnx::{Description, ImportOptions, Session, SessionError};
+use tercet_models::onnx::{Description, ImportOptions, Session, SessionError, Strings};
 
 use crate::errors::{self, ModelError, RunError};
 use crate::{array, graph, session};
@@ -21,6 +21,7 @@ pub(crate) struct PyOnnxModel {
     session: Mutex<Session>,
     inputs: Vec<Port>,
     about: Description,
+    strings: Strings,
 }
 
 impl PyOnnxModel {
@@ -36,8 +37,50 @@ impl PyOnnxModel {
         Ok(PyOnnxModel {
             inputs: session.inputs().to_vec(),
             about: session.about().clone(),
+            strings: session.strings().clone(),
             session: Mutex::new(session),
         })
+    }
+
+    /// The inputs, with the places of strings for arrays of them.
+    fn with_places<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let given = inputs.copy()?;
+        for (key, value) in inputs {
+            let name: String = key.extract()?;
+            let mut declared = self.about.inputs.iter();
+            if declared.any(|d| d.name == name && d.dtype == "string") {
+                let numpy = py.import("numpy")?;
+                let array = numpy.call_method1("asarray", (value, "str"))?;
+                let texts: Vec<String> = array
+                    .call_method0("ravel")?
+                    .call_method0("tolist")?
+                    .extract()?;
+                let places = numpy.call_method1("array", (self.strings.places(&texts), "int64"))?;
+                let shape = array.getattr("shape")?;
+                given.set_item(key, places.call_method1("reshape", (shape,))?)?;
+            }
+        }
+        Ok(given)
+    }
+
+    /// The strings at places; an empty one for those that the file does not have.
+    fn texts<'py>(
+        &self,
+        py: Python<'py>,
+        places: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let flat: Vec<i64> = places
+            .call_method0("ravel")?
+            .call_method0("tolist")?
+            .extract()?;
+        let text = |place: &i64| self.strings.at(*place).unwrap_or_default();
+        let texts: Vec<&str> = flat.iter().map(text).collect();
+        let array = py.import("numpy")?.call_method1("array", (texts, "str"))?;
+        array.call_method1("reshape", (places.getattr("shape")?,))
     }
 }
 
@@ -62,7 +105,8 @@ impl PyOnnxModel {
         inputs: &Bound<'py, PyDict>,
         outputs: Option<Vec<String>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let tensors = session::named_tensors(inputs, || self.inputs.iter())?;
+        let inputs = self.with_places(py, inputs)?;
+        let tensors = session::named_tensors(&inputs, || self.inputs.iter())?;
         let results = py.detach(|| {
             let inputs: Vec<_> = tensors.iter().map(|(n, t)| (n.as_str(), t)).collect();
             let wanted: Option<Vec<&str>> = outputs
@@ -70,11 +114,21 @@ impl PyOnnxModel {
                 .map(|names| names.iter().map(String::as_str).collect());
             // A run that panicked is a bug of the engine; what it left is as after a failed run.
             let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-            session.run(&inputs, wanted.as_deref())
+            let results = session.run(&inputs, wanted.as_deref())?;
+            let strings = |(name, tensor)| (session.gives_strings(&name), name, tensor);
+            Ok(results.into_iter().map(strings).collect::<Vec<_>>())
         });
         let arrays = PyDict::new(py);
-        for (name, tensor) in results.map_err(error)? {
-            arrays.set_item(name, array::to_numpy(py, tensor)?)?;
+        for (strings, name, tensor) in results.map_err(error)? {
+            let array = array::to_numpy(py, tensor)?;
+            arrays.set_item(
+                name,
+                if strings {
+                    self.texts(py, &array)?
+                } else {
+                    array
+                },
+            )?;
         }
         Ok(arrays)
     }
@@ -106,6 +160,20 @@ impl PyOnnxModel {
         outputs
             .map(|o| (o.name.clone(), o.dtype.clone(), o.shape.clone()))
             .collect()
+    }
+
+    /// The strings of the file. Arrays of strings are given and come as such; this list is what inputs can say.
+    #[getter]
+    fn strings(&self) -> Vec<String> {
+        self.strings.list().to_vec()
+    }
+
+    /// The keys of the columns of an output that stands for maps, known after a run.
+    fn columns(&self, py: Python<'_>, output: &str) -> Option<Vec<String>> {
+        py.detach(|| {
+            let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+            session.columns(output).map(<[String]>::to_vec)
+        })
     }
 
     /// Operator sets by domain, `ai.onnx` for ONNX's own.

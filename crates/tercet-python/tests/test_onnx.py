@@ -77,6 +77,20 @@ def test_what_does_not_fit_is_named(doubled: Path, tmp_path: Path) -> None:
         tercet.load(broken)
 
 
+def test_strings_are_arrays_of_strings() -> None:
+    folder = DATA / "onnx-learned"
+    model = tercet.load(folder / "label_texts_to_texts.onnx", device="cpu")
+    assert model.strings[:3] == ["a", "b", "c"]
+    y = model(x=np.array([["c", "a"], ["unknown", "b"]]))["y0"]
+    assert y.tolist() == [["three", "one"], ["_Unused", "two"]]
+    maps = tercet.load(folder / "logistic_maps.onnx", device="cpu")
+    results = maps(X=np.zeros((2, 6), np.float32))
+    label, scores = (results[name] for name, _, _ in maps.outputs)
+    keys = maps.columns(maps.outputs[1][0])
+    assert keys == ["ash", "birch", "cedar", "oak"]
+    assert label.tolist() == [keys[i] for i in scores.argmax(1)]
+
+
 def test_bounds_are_for_onnx_models(tiny_gguf: Path) -> None:
     with pytest.raises(ValueError, match="bounds"):
         tercet.load(tiny_gguf, bounds={"rows": 4})

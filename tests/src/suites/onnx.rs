@@ -1,12 +1,13 @@
 //! ONNX models on every executor: some of those that torch exports, against torch in F64 (`tests/data/onnx-torch`; all of them are
-//! tests of `tercet-onnx` on the CPU), and models that packages carry, against ONNX Runtime (`tests/data/onnx-packages`).
+//! tests of `tercet-onnx` on the CPU), models that packages carry, against ONNX Runtime (`tests/data/onnx-packages`), and some that are
+//! learned but no networks (`tests/data/onnx-learned`, all of them likewise).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use libtest_mimic::Failed;
 use tercet::{Device, Tensor, one_line};
-use tercet_onnx::{ImportOptions, Session, read_tensors};
+use tercet_onnx::{ImportOptions, Session, Strings};
 
 use crate::{Test, data, executors};
 
@@ -23,6 +24,24 @@ const MODELS: &[&str] = &[
     "bert.script",
     "llama.dynamo",
     "t5.script",
+];
+
+/// Models of `ai.onnx.ml`: trees with holes in the features, labels and categories that are strings, kernels, and the operators
+/// that exporters write beside them.
+const LEARNED: &[&str] = &[
+    "forest_texts",
+    "xgboost_three",
+    "lightgbm_two",
+    "trees_all",
+    "trees_min_of_three",
+    "isolation_forest",
+    "columns",
+    "logistic_maps",
+    "svc",
+    "svr",
+    "neighbours",
+    "label_texts_to_numbers",
+    "label_numbers_to_texts",
 ];
 
 /// Models of packages: the name of the reference, and the file below the folder of fetched ones.
@@ -52,11 +71,11 @@ struct Run {
     outputs: Vec<Tensor>,
 }
 
-/// The inputs and results of each run, by its number.
-fn runs(path: &Path) -> Result<BTreeMap<String, Run>, Failed> {
+/// The inputs and results of each run, by its number; strings as their places.
+fn runs(path: &Path, strings: &Strings) -> Result<BTreeMap<String, Run>, Failed> {
     let bytes = std::fs::read(path)?;
     let mut runs: BTreeMap<String, Run> = BTreeMap::new();
-    for (name, tensor) in read_tensors(bytes)? {
+    for (name, tensor) in strings.read_tensors(bytes)? {
         let mut parts = name.splitn(3, '/');
         let run = runs.entry(parts.next().unwrap_or_default().into());
         let run = run.or_default();
@@ -72,7 +91,7 @@ fn runs(path: &Path) -> Result<BTreeMap<String, Run>, Failed> {
 fn check(model: &Path, references: &Path, device: &Device) -> Result<(), Failed> {
     let session = Session::open(model, device, &ImportOptions::new());
     let mut session = session.map_err(|e| one_line(&e))?;
-    for (number, run) in runs(references)? {
+    for (number, run) in runs(references, session.strings())? {
         let inputs: Vec<_> = run.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
         let got = session.run(&inputs, None).map_err(|e| one_line(&e))?;
         if got.len() != run.outputs.len() {
@@ -117,6 +136,11 @@ pub(super) fn tests() -> Vec<Test> {
             let name = format!("onnx/{model}");
             let test = move |device: &Device| exported(model, device);
             tests.push(Test::on(executor, name, test));
+        }
+        for &model in LEARNED {
+            let file = move |ending| data(&format!("onnx-learned/{model}.{ending}"));
+            let test = move |device: &Device| check(&file("onnx"), &file("pb"), device);
+            tests.push(Test::on(executor, format!("onnx/learned_{model}"), test));
         }
         for &(name, file) in PACKAGES {
             let model = dir.as_ref().map(|dir| dir.join(file));

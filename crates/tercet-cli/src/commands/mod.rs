@@ -27,6 +27,7 @@ pub(crate) mod serve;
 pub(crate) mod source;
 #[cfg(feature = "splat")]
 pub(crate) mod splat;
+mod strings;
 mod tensors;
 mod texts;
 pub(crate) mod trace;

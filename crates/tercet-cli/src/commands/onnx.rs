@@ -49,7 +49,10 @@ pub(crate) fn open(
         inputs: model.inputs(&options).map_err(error(path))?,
         ..Signature::default()
     };
-    let given = read_tensors(&ports, inputs)?;
+    let mut inputs = inputs.to_vec();
+    let texts = super::strings::take(&mut inputs, &ports.inputs, &model.strings())?;
+    let mut given = read_tensors(&ports, &inputs)?;
+    given.extend(texts);
     for port in model.describe().inputs.iter().filter(|p| p.has_default) {
         if let Some((name, tensor)) = given.iter().find(|(n, _)| *n == port.name) {
             options = options.value(name, tensor.clone());

@@ -11,6 +11,7 @@ use super::device;
 use super::dump::dump;
 use super::onnx;
 use super::source::read_graph;
+use super::strings::{self, Meaning};
 use super::tensors::{Elements, print, read_tensors, to_array};
 use crate::error::{CliError, Outcome};
 use crate::npy::{write_npy, write_npz};
@@ -20,7 +21,7 @@ use crate::{destination, output};
 pub(crate) struct Args {
     /// A graph in text form (docs/text-form.md has the language), or an .onnx file
     graph: PathBuf,
-    /// An array as NAME=FILE.npy, or several by name as FILE.npz
+    /// An array as NAME=FILE.npy, several by name as FILE.npz, or for an ONNX model strings, a line each, as NAME=FILE.txt
     #[arg(short, long, value_name = "[NAME=]FILE")]
     input: Vec<String>,
     /// Write the results to an .npz file, or a single one to .npy
@@ -47,6 +48,25 @@ struct Row<'a> {
     shape: &'a [usize],
     /// In the shortest form that gives the same number; NaN and infinities as strings.
     values: Elements<'a>,
+    /// Of an ONNX model's strings, whose places the values are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strings: Option<Vec<Option<String>>>,
+    /// Of an ONNX model's maps: the keys of the columns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    columns: Option<&'a [String]>,
+}
+
+impl<'a> Row<'a> {
+    fn new(name: &'a str, tensor: &'a Tensor, meaning: &'a Meaning) -> Row<'a> {
+        Row {
+            name,
+            dtype: tensor.dtype().name(),
+            shape: tensor.shape(),
+            values: Elements(tensor),
+            strings: meaning.strings(name, tensor),
+            columns: meaning.columns(name),
+        }
+    }
 }
 
 /// A graph, and all that is given for it, weights included, where it took that to make it.
@@ -55,6 +75,7 @@ struct Loaded {
     tensors: Option<Vec<(String, Tensor)>>,
     /// Outputs whose size depends on data.
     counted: Vec<Counted>,
+    meaning: Meaning,
 }
 
 fn load(args: &Args) -> Result<Loaded, CliError> {
@@ -63,17 +84,20 @@ fn load(args: &Args) -> Result<Loaded, CliError> {
             graph: read_graph(&args.graph)?,
             tensors: None,
             counted: Vec::new(),
+            meaning: Meaning::default(),
         });
     }
     let onnx::Opened {
         imported, given, ..
     } = onnx::open(&args.graph, &args.input, &[])?;
+    let meaning = Meaning::of(&imported);
     let mut tensors = given;
     tensors.extend(imported.params);
     Ok(Loaded {
         graph: imported.graph,
         tensors: Some(tensors),
         counted: imported.counted,
+        meaning,
     })
 }
 
@@ -82,6 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         graph,
         tensors,
         counted,
+        meaning,
     } = load(args)?;
     let mut signature = Signature::of(&graph);
     // Behind the outputs of the model there is what says how much of them is used.
@@ -148,7 +173,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
     if let Some(target) = target {
         save(target, &signature, &results)?;
     }
-    show(args, &signature, &results)?;
+    show(args, &signature, &results, &meaning)?;
     Ok(Outcome::Done)
 }
 
@@ -203,29 +228,32 @@ fn save(target: Target<'_>, signature: &Signature, results: &[Tensor]) -> Result
     }
 }
 
-fn show(args: &Args, signature: &Signature, results: &[Tensor]) -> Result<(), CliError> {
+fn show(
+    args: &Args,
+    signature: &Signature,
+    results: &[Tensor],
+    meaning: &Meaning,
+) -> Result<(), CliError> {
     let named = || {
-        signature
-            .outputs
-            .iter()
-            .map(|o| o.name.as_str())
-            .zip(results)
+        let outputs = signature.outputs.iter();
+        outputs.map(|o| o.name.as_str()).zip(results)
     };
     if args.json {
-        let rows: Vec<Row<'_>> = named()
-            .map(|(name, t)| Row {
-                name,
-                dtype: t.dtype().name(),
-                shape: t.shape(),
-                values: Elements(t),
-            })
-            .collect();
+        let row = |(name, tensor): (_, _)| Row::new(name, tensor, meaning);
+        let rows: Vec<Row<'_>> = named().map(row).collect();
         return output::json(&rows);
     }
     output::people(|out| {
         for (name, tensor) in named() {
             writeln!(out, "{}: {}", output::shown(name), tensor.ty())?;
-            print(out, tensor)?;
+            if let Some(keys) = meaning.columns(name) {
+                let shown: Vec<_> = keys.iter().map(|k| output::shown(k)).collect();
+                writeln!(out, "  columns: {}", shown.join(", "))?;
+            }
+            match meaning.strings(name, tensor) {
+                None => print(out, tensor)?,
+                Some(found) => strings::print(out, &found)?,
+            }
         }
         Ok(())
     })

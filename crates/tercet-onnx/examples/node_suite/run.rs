@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use prost::Message;
 use tercet::{Device, OpKind, Tensor, one_line};
 use tercet_onnx::proto::{GraphProto, ModelProto, TypeValue};
-use tercet_onnx::{ImportOptions, Imported, OnnxError, Reason};
+use tercet_onnx::{ImportOptions, Imported, Model, OnnxError, Reason, Strings};
 
 use crate::compare::{differ, is_rounding};
 
@@ -54,18 +54,20 @@ type Input = (String, Result<Tensor, String>);
 impl Case {
     pub(crate) fn run(&self, device: &Device) -> Result<Outcome, Box<dyn Error>> {
         let bytes = std::fs::read(&self.model)?;
+        let strings = Model::read(bytes.clone())?.strings();
         let graph = ModelProto::decode(bytes.as_slice())?
             .graph
             .unwrap_or_default();
         if self.data.is_empty() {
             let outputs =
                 |i| PathBuf::from(format!("{}_output_{i}.pb", without_extension(&self.model)));
-            return self.run_set(device, &ramps(&graph), &outputs);
+            return self.run_set(device, (&ramps(&graph), &strings), &outputs);
         }
         let mut outcome = Outcome::Passed;
         for data in &self.data {
             let outputs = |i| data.join(format!("output_{i}.pb"));
-            outcome = self.run_set(device, &inputs(&graph, data), &outputs)?;
+            let inputs = inputs(&graph, data, &strings);
+            outcome = self.run_set(device, (&inputs, &strings), &outputs)?;
             if !matches!(outcome, Outcome::Passed | Outcome::Given) {
                 break;
             }
@@ -76,7 +78,7 @@ impl Case {
     fn run_set(
         &self,
         device: &Device,
-        inputs: &[Input],
+        (inputs, strings): (&[Input], &Strings),
         expected: &dyn Fn(usize) -> PathBuf,
     ) -> Result<Outcome, Box<dyn Error>> {
         let (imported, given) = match import(&self.model, inputs) {
@@ -111,7 +113,7 @@ impl Case {
             Outcome::Passed
         };
         for (i, found) in outputs.iter().enumerate() {
-            let expected = match tensor(&expected(i)) {
+            let expected = match tensor(&expected(i), strings) {
                 Ok(t) => t,
                 Err(e) => return Ok(Outcome::Wrong(format!("output {i}: {e}"))),
             };
@@ -137,18 +139,21 @@ fn without_extension(path: &Path) -> String {
 }
 
 /// A tensor of a case.
-fn tensor(path: &Path) -> Result<Tensor, String> {
-    tercet_onnx::read_tensor(std::fs::read(path).map_err(|e| e.to_string())?)
+fn tensor(path: &Path, strings: &Strings) -> Result<Tensor, String> {
+    strings.read_tensor(std::fs::read(path).map_err(|e| e.to_string())?)
 }
 
 /// The tensors of a folder that are inputs.
-fn inputs(graph: &GraphProto, data: &Path) -> Vec<Input> {
+fn inputs(graph: &GraphProto, data: &Path, strings: &Strings) -> Vec<Input> {
     let mut inputs = Vec::new();
     for (i, info) in graph.input.iter().enumerate() {
         let path = data.join(format!("input_{i}.pb"));
         let ty = info.r#type.as_ref().and_then(|t| t.value.as_ref());
         if matches!(ty, Some(TypeValue::Tensor(_))) && path.exists() {
-            inputs.push((info.name.clone().unwrap_or_default(), tensor(&path)));
+            inputs.push((
+                info.name.clone().unwrap_or_default(),
+                tensor(&path, strings),
+            ));
         }
     }
     inputs

@@ -4,7 +4,7 @@ use tercet_ir::{DType, Tensor, TensorType};
 
 use super::{Entry, op};
 use crate::call::{Call, Done, one};
-use crate::elem;
+use crate::elem::{self, Narrow};
 use crate::error::Reason;
 use crate::external::Folder;
 use crate::proto::SparseTensorProto;
@@ -22,12 +22,15 @@ pub(crate) const TABLE: &[Entry] = &[
 
 fn constant(k: &mut Call<'_, '_>) -> Done {
     if let Some(proto) = k.attrs.tensor_opt("value")? {
-        let made = tensor::decode(proto, &k.c.folder);
+        let made = tensor::decode(proto, &k.c.folder, &k.c.strings);
         // Refused where it is used: strings may be of no account.
         return Ok(vec![match made {
             Ok(made) => Val::decoded(made, k.node.output.first().cloned()),
             Err(why) => Val::Refused(why.into()),
         }]);
+    }
+    if let Some(strings) = texts(k)? {
+        return Ok(vec![strings]);
     }
     let tensor = if let Some(x) = k.attrs.float_opt("value_float")? {
         Tensor::scalar(x as f32)
@@ -43,6 +46,18 @@ fn constant(k: &mut Call<'_, '_>) -> Done {
         ));
     };
     Ok(vec![Val::known(tensor)])
+}
+
+/// A constant string, or a list of them.
+fn texts(k: &Call<'_, '_>) -> Result<Option<Val>, Reason> {
+    let places = if let Some(text) = k.attrs.string_opt("value_string")? {
+        Tensor::scalar(k.c.strings.place(&text))
+    } else if let Some(texts) = k.attrs.strings_opt("value_strings")? {
+        Tensor::from_slice(&[texts.len()], &k.c.strings.places(&texts))?
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Val::decoded((places, Some(Narrow::Text)), None)))
 }
 
 /// A sparse tensor, dense.

@@ -151,6 +151,9 @@ impl<'m> Ctx<'m> {
                         "has a size that depends on data, which graphs inside nodes cannot read"
                             .into(),
                     ),
+                    Val::Maps(_) => {
+                        Val::Refused("are maps, which graphs inside nodes cannot read".into())
+                    }
                     Val::Seq(list) if list.iter().any(|v| !matches!(v, Val::Known(_))) => {
                         Val::Refused("is a sequence, which graphs inside nodes cannot read".into())
                     }

@@ -134,8 +134,13 @@ fn compress(k: &mut Call<'_, '_>) -> Done {
     one(k.g().gather(x, idx, at)?)
 }
 
+/// Chosen elements of the last axis; of a vector a row of them.
 fn array_feature_extractor(k: &mut Call<'_, '_>) -> Done {
     let (x, idx) = (k.x(0)?, k.x(1)?);
+    let x = match k.rank(x) {
+        1 => k.g().unsqueeze(x, 0)?,
+        _ => x,
+    };
     let rank = k.rank(x);
     let n = super::shape::product(&k.dims(idx))?;
     let idx = reshaped(k.g(), idx, &[n])?;

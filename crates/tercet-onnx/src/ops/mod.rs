@@ -12,6 +12,7 @@ mod elementwise;
 mod flex;
 mod grid;
 mod index;
+mod learned;
 mod legacy;
 mod linear;
 mod linear_attention;
@@ -132,6 +133,7 @@ const TABLES: &[&[Entry]] = &[
     flex::TABLE,
     linear_attention::TABLE,
     optimizer::TABLE,
+    learned::TABLE,
     patches::TABLE,
 ];
 

@@ -1,0 +1,132 @@
+//! What becomes of features before a model sees them.
+
+use tercet_ir::ops::ReduceFn;
+use tercet_ir::scalar::{CompareFn, UnaryFn};
+use tercet_ir::{DType, Tensor, Value};
+
+use super::{features, features_f32};
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+
+/// Numbers of an attribute: one for each feature, or one for all.
+fn each(k: &mut Call<'_, '_>, name: &str, x: Value) -> Result<Option<Value>, Reason> {
+    let Some(list) = k.attrs.floats_opt(name)?.filter(|l| !l.is_empty()) else {
+        return Ok(None);
+    };
+    let features = k.size(x, 1)?;
+    if list.len() != 1 && list.len() != features {
+        let reason = format!("has {} numbers for {features} features", list.len());
+        return Err(Reason::attribute(name, reason));
+    }
+    let list = Tensor::from_slice(&[list.len()], list)?;
+    let list = k.g().constant(list)?;
+    let dtype = k.dtype(x);
+    Ok(Some(crate::narrow::cast_to(k.g(), list, dtype)?))
+}
+
+/// `(x - offset) scale`
+pub(super) fn scaler(k: &mut Call<'_, '_>) -> Done {
+    let mut x = features(k)?;
+    if let Some(offset) = each(k, "offset", x)? {
+        x = k.g().sub(x, offset)?;
+    }
+    if let Some(scale) = each(k, "scale", x)? {
+        x = k.g().mul(x, scale)?;
+    }
+    one(crate::narrow::cast_to(k.g(), x, DType::F32)?)
+}
+
+/// `x / norm(x)` of each sample; one whose norm is 0 stays.
+pub(super) fn normalizer(k: &mut Call<'_, '_>) -> Done {
+    let norm = k.attrs.string("norm", "MAX")?;
+    let x = features_f32(k)?;
+    let (one_, zero) = (k.like(x, 1.0)?, k.like(x, 0.0)?);
+    let g = k.g();
+    let size = match norm.as_str() {
+        "MAX" => g.reduce(ReduceFn::Max, x, &[1], true)?,
+        "L1" => {
+            let sizes = g.abs(x)?;
+            g.reduce(ReduceFn::Sum, sizes, &[1], true)?
+        }
+        "L2" => {
+            let squares = g.mul(x, x)?;
+            let sum = g.reduce(ReduceFn::Sum, squares, &[1], true)?;
+            g.sqrt(sum)?
+        }
+        other => {
+            let reason = format!("`{other}` is none of MAX, L1 and L2");
+            return Err(Reason::attribute("norm", reason));
+        }
+    };
+    let nothing = g.compare(CompareFn::Eq, size, zero)?;
+    let size = g.where_(nothing, one_, size)?;
+    one(g.div(x, size)?)
+}
+
+/// A value that stands for a missing one is replaced.
+pub(super) fn imputer(k: &mut Call<'_, '_>) -> Done {
+    let x = k.x(0)?;
+    if !k.dtype(x).is_float() {
+        return imputer_of_integers(k, x);
+    }
+    // Those of integers stand beside these in files of some exporters.
+    k.attrs.ignore(&["replaced_value_int64"]);
+    let replaced = k.attrs.float("replaced_value_float", f64::NAN)?;
+    let missing = match replaced.is_nan() {
+        true => k.g().unary(UnaryFn::IsNan, x)?,
+        false => {
+            let replaced = k.like(x, replaced)?;
+            k.g().compare(CompareFn::Eq, x, replaced)?
+        }
+    };
+    let name = "imputed_value_floats";
+    let imputed = each(k, name, x)?.ok_or_else(|| Reason::attribute(name, "is required"))?;
+    one(k.g().where_(missing, imputed, x)?)
+}
+
+fn imputer_of_integers(k: &mut Call<'_, '_>, x: Value) -> Done {
+    k.attrs.ignore(&["replaced_value_float"]);
+    let name = "imputed_value_int64s";
+    let replaced = k.attrs.int("replaced_value_int64", 0)?;
+    let list = k.attrs.ints_opt(name)?.unwrap_or_default();
+    let features = k.size(x, k.rank(x).saturating_sub(1))?;
+    if list.len() != 1 && list.len() != features {
+        let reason = format!("has {} numbers for {features} features", list.len());
+        return Err(Reason::attribute(name, reason));
+    }
+    let dtype = k.dtype(x);
+    let (list, replaced) = (
+        Tensor::from_slice(&[list.len()], list)?,
+        Tensor::scalar(replaced),
+    );
+    let (imputed, replaced) = (k.g().constant(list)?, k.g().constant(replaced)?);
+    let imputed = crate::narrow::cast_to(k.g(), imputed, dtype)?;
+    let replaced = crate::narrow::cast_to(k.g(), replaced, dtype)?;
+    let missing = k.g().compare(CompareFn::Eq, x, replaced)?;
+    one(k.g().where_(missing, imputed, x)?)
+}
+
+/// Features side by side.
+pub(super) fn vectorizer(k: &mut Call<'_, '_>) -> Done {
+    let sizes = k.attrs.ints_opt("inputdimensions")?.unwrap_or_default();
+    let mut parts = Vec::with_capacity(k.ins.len());
+    for (index, x) in k.xs()?.into_iter().enumerate() {
+        let rank = k.rank(x);
+        let x = match rank {
+            1 => k.g().unsqueeze(x, 0)?,
+            2 => x,
+            _ => {
+                let reason = format!("has {rank} axes; samples by features are expected");
+                return Err(Reason::operand(index, reason));
+            }
+        };
+        let found = k.size(x, 1)?;
+        let said = sizes.get(index).copied().unwrap_or(found as i64);
+        if said != found as i64 {
+            let reason = format!("has {found} features, `inputdimensions` says {said}");
+            return Err(Reason::operand(index, reason));
+        }
+        parts.push(crate::narrow::cast_to(k.g(), x, DType::F32)?);
+    }
+    one(k.g().concat(&parts, 1)?)
+}

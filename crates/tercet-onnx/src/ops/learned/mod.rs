@@ -1,0 +1,89 @@
+//! Operators of `ai.onnx.ml`: models that are learned but no networks, and what stands around them, as scikit-learn's,
+//! XGBoost's and LightGBM's exporters write them.
+//!
+//! Models become tables that are gathered from and products, so that they run on every executor. Classes have labels, which are
+//! numbers or strings (`strings`); scores are F32.
+
+mod classes;
+mod encoders;
+mod ensemble;
+mod features;
+mod linear;
+mod svm;
+mod trees;
+
+use classes::{Classes, Transform};
+
+use tercet_ir::{DType, Dim, Tensor, Value};
+
+use super::shape::reshaped;
+use super::{Entry, Import, op};
+use crate::call::Call;
+use crate::error::Reason;
+use crate::strings::LEARNED;
+use crate::val::Val;
+
+/// An operator of the domain, from its first version on.
+const fn learned(name: &'static str, import: Import) -> Entry {
+    op(name, 1, import).of(LEARNED)
+}
+
+pub(crate) const TABLE: &[Entry] = &[
+    learned("LinearClassifier", linear::classifier),
+    learned("LinearRegressor", linear::regressor),
+    learned("SVMClassifier", svm::classifier),
+    learned("SVMRegressor", svm::regressor),
+    learned("TreeEnsembleClassifier", trees::classifier),
+    learned("TreeEnsembleRegressor", trees::regressor),
+    op("TreeEnsemble", 5, trees::ensemble).of(LEARNED),
+    learned("Scaler", features::scaler),
+    learned("Normalizer", features::normalizer),
+    learned("Imputer", features::imputer),
+    learned("FeatureVectorizer", features::vectorizer),
+    learned("OneHotEncoder", encoders::one_hot),
+    learned("LabelEncoder", encoders::label),
+    learned("CategoryMapper", encoders::category),
+    learned("ZipMap", classes::zip_map),
+];
+
+/// The features of samples, `[samples, features]`, as floats: what is no float becomes F32. A vector is one sample.
+fn features(k: &mut Call<'_, '_>) -> Result<Value, Reason> {
+    let x = k.x(0)?;
+    let x = match k.dims(x).as_slice() {
+        [n] => reshaped(k.g(), x, &[Dim::Known(1), n.clone()])?,
+        [_, _] => x,
+        dims => {
+            let reason = format!("has {} axes; samples by features are expected", dims.len());
+            return Err(Reason::operand(0, reason));
+        }
+    };
+    match k.dtype(x).is_float() {
+        true => Ok(x),
+        false => Ok(k.g().cast(x, DType::F32)?),
+    }
+}
+
+/// The features as F32.
+fn features_f32(k: &mut Call<'_, '_>) -> Result<Value, Reason> {
+    let x = features(k)?;
+    crate::narrow::cast_to(k.g(), x, DType::F32)
+}
+
+/// A table of the model in the graph: a weight where it is large.
+fn table(k: &mut Call<'_, '_>, what: &str, tensor: Tensor) -> Result<Value, Reason> {
+    let of = k.node.output.iter().find(|n| !n.is_empty());
+    let name = format!("{}.{what}", of.map_or("model", String::as_str));
+    k.c.place(&Val::named(tensor, Some(name)), 0)
+}
+
+/// An attribute that must be there and have `count` numbers.
+fn floats<'m>(k: &Call<'_, 'm>, name: &str, count: usize) -> Result<&'m [f32], Reason> {
+    let list = k.attrs.floats_opt(name)?.unwrap_or_default();
+    match list.len() == count {
+        true => Ok(list),
+        false => Err(Reason::attribute(
+            name,
+            format!("has {} numbers, {count} are expected", list.len()),
+        )),
+    }
+}

@@ -1,0 +1,441 @@
+//! Ensembles of trees as gathers: each sample holds a node of each tree, and every step asks all of them at once.
+//!
+//! Nodes are numbered, inner ones first, and what is known of them lies in tables by that number. A leaf leads to itself, so
+//! after as many steps as the deepest tree has all samples are at leaves, whose weights are summed over the trees.
+
+use tercet_ir::ops::ReduceFn;
+use tercet_ir::scalar::{BinaryFn, CompareFn, UnaryFn};
+use tercet_ir::{DType, Dim, Tensor, TensorType, Value};
+
+use super::classes::Other;
+use super::ensemble::{Ensemble, Inner, Lists, Mode, Place, Separate, Weights};
+use super::{Classes, Transform, features, table};
+use crate::call::{Call, Done, one};
+use crate::error::Reason;
+use crate::tensor;
+
+/// Deeper trees are refused: each level is a step of the graph.
+const MAX_DEPTH: usize = 256;
+
+/// How weights of all trees become one score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aggregate {
+    Average,
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    fn named(name: &str) -> Result<Aggregate, Reason> {
+        Ok(match name {
+            "AVERAGE" => Aggregate::Average,
+            "SUM" => Aggregate::Sum,
+            "MIN" => Aggregate::Min,
+            "MAX" => Aggregate::Max,
+            other => {
+                let reason = format!("`{other}` is not known");
+                return Err(Reason::attribute("aggregate_function", reason));
+            }
+        })
+    }
+
+    fn numbered(number: i64) -> Result<Aggregate, Reason> {
+        Ok(match number {
+            0 => Aggregate::Average,
+            1 => Aggregate::Sum,
+            2 => Aggregate::Min,
+            3 => Aggregate::Max,
+            other => {
+                let reason = format!("{other} is not known");
+                return Err(Reason::attribute("aggregate_function", reason));
+            }
+        })
+    }
+
+    /// The weight of a leaf that has none for a target.
+    fn nothing(self) -> f64 {
+        match self {
+            Aggregate::Average | Aggregate::Sum => 0.0,
+            Aggregate::Min => f64::INFINITY,
+            Aggregate::Max => f64::NEG_INFINITY,
+        }
+    }
+}
+
+/// Numbers of an attribute in F32, or of one with `_as_tensor` behind its name.
+fn numbers(k: &Call<'_, '_>, name: &str) -> Result<Vec<f64>, Reason> {
+    let list = k.attrs.floats_opt(name)?.unwrap_or_default();
+    let wide = format!("{name}_as_tensor");
+    match k.attrs.tensor_opt(&wide)? {
+        None => Ok(list.iter().map(|x| f64::from(*x)).collect()),
+        Some(_) => of_tensor(k, &wide),
+    }
+}
+
+fn of_tensor(k: &Call<'_, '_>, name: &str) -> Result<Vec<f64>, Reason> {
+    match k.attrs.tensor_opt(name)? {
+        None => Ok(Vec::new()),
+        Some(proto) => {
+            let tensor = tensor::plain(proto, &k.c.folder);
+            Ok(tensor.map_err(|e| Reason::attribute(name, e))?.to_f64s())
+        }
+    }
+}
+
+fn integers<'m>(k: &Call<'_, 'm>, name: &str) -> Result<&'m [i64], Reason> {
+    Ok(k.attrs.ints_opt(name)?.unwrap_or_default())
+}
+
+/// The trees of a classifier or a regressor, whose weights are attributes that begin with `weights`.
+fn read(k: &Call<'_, '_>, weights: &str) -> Result<Ensemble, Reason> {
+    // How often a node was reached in training.
+    k.attrs
+        .ignore(&["nodes_hitrates", "nodes_hitrates_as_tensor"]);
+    let lists = Lists {
+        trees: integers(k, "nodes_treeids")?,
+        ids: integers(k, "nodes_nodeids")?,
+        features: integers(k, "nodes_featureids")?,
+        thresholds: numbers(k, "nodes_values")?,
+        modes: k.attrs.strings_opt("nodes_modes")?.unwrap_or_default(),
+        when_true: integers(k, "nodes_truenodeids")?,
+        when_false: integers(k, "nodes_falsenodeids")?,
+        nan_is_true: integers(k, "nodes_missing_value_tracks_true")?,
+    };
+    let own = |what: &str| format!("{weights}_{what}");
+    let weights = Weights {
+        trees: integers(k, &own("treeids"))?,
+        ids: integers(k, &own("nodeids"))?,
+        targets: integers(k, &own("ids"))?,
+        weights: numbers(k, &own("weights"))?,
+    };
+    Ensemble::of_lists(&lists, &weights)
+}
+
+/// Scores before any base: `[samples, targets]`.
+fn scores(
+    k: &mut Call<'_, '_>,
+    ensemble: &Ensemble,
+    targets: usize,
+    aggregate: Aggregate,
+) -> Result<Value, Reason> {
+    let leaves = reached(k, ensemble)?;
+    let weights = weights(k, ensemble, targets, aggregate)?;
+    let g = k.g();
+    let found = g.gather(weights, leaves, 0)?;
+    let f = match aggregate {
+        Aggregate::Average | Aggregate::Sum => ReduceFn::Sum,
+        Aggregate::Min => ReduceFn::Min,
+        Aggregate::Max => ReduceFn::Max,
+    };
+    let y = g.reduce(f, found, &[1], false)?;
+    match aggregate {
+        Aggregate::Sum => Ok(y),
+        Aggregate::Average => {
+            let trees = k.like(y, ensemble.roots.len() as f64)?;
+            Ok(k.g().div(y, trees)?)
+        }
+        Aggregate::Min | Aggregate::Max => {
+            let zero = k.like(y, 0.0)?;
+            let none = k.g().unary(UnaryFn::IsInf, y)?;
+            Ok(k.g().where_(none, zero, y)?)
+        }
+    }
+}
+
+/// The weights of leaves, `[leaves, targets]`.
+fn weights(
+    k: &mut Call<'_, '_>,
+    ensemble: &Ensemble,
+    targets: usize,
+    aggregate: Aggregate,
+) -> Result<Value, Reason> {
+    let leaves = ensemble.leaves.len();
+    let in_file: usize = ensemble.leaves.iter().map(Vec::len).sum();
+    let count = leaves.checked_mul(targets);
+    let count = count.filter(|n| k.c.spend(n.saturating_sub(in_file)));
+    let count = count.ok_or_else(|| {
+        let text = format!("weights of {leaves} leaves for {targets} targets are too many");
+        Reason::unsupported(text)
+    })?;
+    let mut dense = vec![aggregate.nothing(); count];
+    for (leaf, own) in ensemble.leaves.iter().enumerate() {
+        for (target, weight) in own {
+            if *target >= targets {
+                return Err(Reason::unsupported(format!(
+                    "a leaf has a weight for target {target} of {targets}"
+                )));
+            }
+            let place = &mut dense[leaf * targets + target];
+            match place.is_finite() {
+                true => *place += weight,
+                false => *place = *weight,
+            }
+        }
+    }
+    let ty = TensorType::new(DType::F32, &[leaves, targets]);
+    table(k, "weights", Tensor::from_f64s(ty, &dense)?)
+}
+
+/// The leaf that each sample reaches in each tree, `[samples, trees]`.
+fn reached(k: &mut Call<'_, '_>, ensemble: &Ensemble) -> Result<Value, Reason> {
+    let depth = ensemble.depth()?;
+    if depth > MAX_DEPTH {
+        return Err(Reason::unsupported(format!(
+            "a tree is {depth} levels deep; at most {MAX_DEPTH} are possible"
+        )));
+    }
+    let x = features(k)?;
+    let x = match k.dtype(x) {
+        DType::F64 => x,
+        _ => crate::narrow::cast_to(k.g(), x, DType::F32)?,
+    };
+    let (inner, trees) = (ensemble.inner.len(), ensemble.roots.len());
+    let number = |place: &Place| match place {
+        Place::Inner(at) => *at as i32,
+        Place::Leaf(at) => (inner + at) as i32,
+    };
+    if i32::try_from((inner + ensemble.leaves.len()) * 2).is_err() || trees == 0 {
+        return Err(Reason::unsupported("no trees, or too many nodes"));
+    }
+    let roots: Vec<i32> = ensemble.roots.iter().map(number).collect();
+    let roots = table(k, "roots", Tensor::from_slice(&[trees], &roots)?)?;
+    let samples = k.dims(x)[0].clone();
+    let mut at = k.g().expand(roots, [samples, Dim::Known(trees)])?;
+    if depth > 0 {
+        let questions = Questions::new(k, ensemble, x, number)?;
+        for _ in 0..depth {
+            at = questions.ask(k, at)?;
+        }
+    }
+    let first = k.like(at, inner as f64)?;
+    Ok(k.g().sub(at, first)?)
+}
+
+/// Tables by the number of a node, and what asks them.
+struct Questions {
+    x: Value,
+    features: Value,
+    thresholds: Value,
+    /// Where a false answer leads, then where a true one does, of each node.
+    next: Value,
+    /// The mode of all nodes, or each by its number in a list.
+    modes: Vec<Mode>,
+    mode_of: Option<Value>,
+    nan_is_true: Option<Value>,
+}
+
+impl Questions {
+    fn new(
+        k: &mut Call<'_, '_>,
+        ensemble: &Ensemble,
+        x: Value,
+        number: impl Fn(&Place) -> i32,
+    ) -> Result<Questions, Reason> {
+        let (inner, n) = (
+            &ensemble.inner,
+            ensemble.inner.len() + ensemble.leaves.len(),
+        );
+        let width = k.size(x, 1)?;
+        let outside = inner
+            .iter()
+            .find(|i| usize::try_from(i.feature).map_or(true, |f| f >= width));
+        if let Some(Inner { feature, .. }) = outside {
+            let reason = format!("has {width} features, a node asks for feature {feature}");
+            return Err(Reason::operand(0, reason));
+        }
+        let by_node = |of: &dyn Fn(&Inner) -> i32| -> Result<Tensor, Reason> {
+            let mut list: Vec<i32> = inner.iter().map(of).collect();
+            list.resize(n, 0);
+            Ok(Tensor::from_slice(&[n], &list)?)
+        };
+        let mut thresholds: Vec<f64> = inner.iter().map(|i| i.threshold).collect();
+        thresholds.resize(n, 0.0);
+        let mut next: Vec<i32> = inner
+            .iter()
+            .flat_map(|i| i.next.each_ref().map(&number))
+            .collect();
+        next.extend((inner.len()..n).flat_map(|leaf| [leaf as i32; 2]));
+        let mut modes: Vec<Mode> = Vec::new();
+        for node in inner {
+            if !modes.contains(&node.mode) {
+                modes.push(node.mode);
+            }
+        }
+        let place_of = |mode: Mode| modes.iter().position(|m| *m == mode).unwrap_or(0) as i32;
+        let mode_of = match modes.len() {
+            1 => None,
+            _ => Some(table(k, "modes", by_node(&|i| place_of(i.mode))?)?),
+        };
+        let nan_is_true = match inner.iter().any(|i| i.nan_is_true) {
+            false => None,
+            true => Some(table(
+                k,
+                "nan_is_true",
+                by_node(&|i| i.nan_is_true.into())?,
+            )?),
+        };
+        let ty = TensorType::new(k.dtype(x), &[n]);
+        Ok(Questions {
+            x,
+            features: table(k, "features", by_node(&|i| i.feature as i32)?)?,
+            thresholds: table(k, "thresholds", Tensor::from_f64s(ty, &thresholds)?)?,
+            next: table(k, "next", Tensor::from_slice(&[2 * n], &next)?)?,
+            modes,
+            mode_of,
+            nan_is_true,
+        })
+    }
+
+    /// One step of all samples in all trees, `[samples, trees]`.
+    fn ask(&self, k: &mut Call<'_, '_>, at: Value) -> Result<Value, Reason> {
+        let g = k.g();
+        let feature = g.gather(self.features, at, 0)?;
+        let found = g.gather_elements(self.x, feature, 1)?;
+        let threshold = g.gather(self.thresholds, at, 0)?;
+        let mode = self
+            .mode_of
+            .map(|table| g.gather(table, at, 0))
+            .transpose()?;
+        let mut answer = None;
+        for (number, own) in self.modes.iter().enumerate() {
+            let g = k.g();
+            let mut true_here = g.compare(own.compare(), found, threshold)?;
+            if let Some(mode) = mode {
+                let number = g.scalar(DType::I32, number as f64)?;
+                let asked = g.compare(CompareFn::Eq, mode, number)?;
+                true_here = g.binary(BinaryFn::And, true_here, asked)?;
+            }
+            answer = Some(match answer {
+                None => true_here,
+                Some(before) => g.binary(BinaryFn::Or, before, true_here)?,
+            });
+        }
+        let mut answer = answer.ok_or_else(|| Reason::unsupported("no node asks anything"))?;
+        let g = k.g();
+        if let Some(table) = self.nan_is_true {
+            let flag = g.gather(table, at, 0)?;
+            let flag = g.cast(flag, DType::Bool)?;
+            let nan = g.unary(UnaryFn::IsNan, found)?;
+            let so = g.binary(BinaryFn::And, nan, flag)?;
+            answer = g.binary(BinaryFn::Or, answer, so)?;
+        }
+        let answer = g.cast(answer, DType::I32)?;
+        let twice = g.plus(at, at)?;
+        let place = g.plus(twice, answer)?;
+        Ok(g.gather(self.next, place, 0)?)
+    }
+}
+
+impl Mode {
+    fn compare(self) -> CompareFn {
+        match self {
+            Mode::LessOrEqual => CompareFn::Le,
+            Mode::Less => CompareFn::Lt,
+            Mode::GreaterOrEqual => CompareFn::Ge,
+            Mode::Greater => CompareFn::Gt,
+            Mode::Equal => CompareFn::Eq,
+            Mode::NotEqual => CompareFn::Ne,
+        }
+    }
+}
+
+/// Scores and one number more for each target.
+fn based(k: &mut Call<'_, '_>, y: Value, base: &[f64]) -> Result<Value, Reason> {
+    let targets = k.size(y, 1)?;
+    match base.len() {
+        0 => Ok(y),
+        n if n == targets => {
+            let ty = TensorType::new(k.dtype(y), &[n]);
+            let base = k.g().constant(Tensor::from_f64s(ty, base)?)?;
+            Ok(k.g().plus(y, base)?)
+        }
+        n => Err(Reason::attribute(
+            "base_values",
+            format!("{n} for {targets} scores"),
+        )),
+    }
+}
+
+pub(super) fn regressor(k: &mut Call<'_, '_>) -> Done {
+    let ensemble = read(k, "target")?;
+    let aggregate = Aggregate::named(&k.attrs.string("aggregate_function", "SUM")?)?;
+    let transform = Transform::read(k)?;
+    let targets = targets(k)?;
+    let base = numbers(k, "base_values")?;
+    let y = scores(k, &ensemble, targets, aggregate)?;
+    let y = based(k, y, &base)?;
+    one(transform.apply(k, y)?)
+}
+
+fn targets(k: &Call<'_, '_>) -> Result<usize, Reason> {
+    let targets = k.attrs.int("n_targets", 1)?;
+    let targets = usize::try_from(targets).ok().filter(|n| *n > 0);
+    targets.ok_or_else(|| Reason::attribute("n_targets", "must be above 0"))
+}
+
+/// Of two classes the weights may be the second's alone, and are then of target 0; where none is negative they are
+/// probabilities.
+pub(super) fn classifier(k: &mut Call<'_, '_>) -> Done {
+    let ensemble = read(k, "class")?;
+    let classes = Classes::read(k, "classlabels_int64s")?;
+    let transform = Transform::read(k)?;
+    let base = numbers(k, "base_values")?;
+    let weights = || ensemble.leaves.iter().flatten();
+    let first = weights().next().map(|(target, _)| *target);
+    let alone = weights().all(|(target, _)| Some(*target) == first);
+    match (classes.len(), first) {
+        (2, Some(0)) if alone => {
+            let y = scores(k, &ensemble, 1, Aggregate::Sum)?;
+            let y = based(k, y, &base)?;
+            let bound = match weights().all(|(_, w)| *w >= 0.0) {
+                true => (0.5, Other::Complement),
+                false => (0.0, Other::Negative),
+            };
+            classes.of_two(k, y, bound, transform)
+        }
+        (2, Some(_)) if alone => Err(Reason::attribute(
+            "class_ids",
+            "of two classes the second alone has weights, which is not supported",
+        )),
+        (0 | 1, _) | (_, None) => Err(Reason::unsupported(
+            "fewer than two classes, or no weights at all",
+        )),
+        (n, Some(_)) => {
+            let y = scores(k, &ensemble, n, Aggregate::Sum)?;
+            let y = based(k, y, &base)?;
+            classes.greatest(k, y, transform)
+        }
+    }
+}
+
+pub(super) fn ensemble(k: &mut Call<'_, '_>) -> Done {
+    k.attrs.ignore(&["nodes_hitrates"]);
+    let side = |nodes: &str, leaves: &str| -> Result<_, Reason> {
+        Ok((integers(k, nodes)?, integers(k, leaves)?))
+    };
+    let modes = of_tensor(k, "nodes_modes")?;
+    let lists = Separate {
+        roots: integers(k, "tree_roots")?,
+        features: integers(k, "nodes_featureids")?,
+        thresholds: of_tensor(k, "nodes_splits")?,
+        modes: modes.iter().map(|m| *m as i64).collect(),
+        nan_is_true: integers(k, "nodes_missing_value_tracks_true")?,
+        next: [
+            side("nodes_falsenodeids", "nodes_falseleafs")?,
+            side("nodes_truenodeids", "nodes_trueleafs")?,
+        ],
+        targets: integers(k, "leaf_targetids")?,
+        weights: of_tensor(k, "leaf_weights")?,
+        members: of_tensor(k, "membership_values")?,
+    };
+    let ensemble = Ensemble::of_separate(&lists)?;
+    let aggregate = Aggregate::numbered(k.attrs.int("aggregate_function", 1)?)?;
+    let transform = Transform::of_number(k.attrs.int("post_transform", 0)?)?;
+    let targets = targets(k)?;
+    let x = k.x(0)?;
+    let dtype = k.dtype(x);
+    let y = scores(k, &ensemble, targets, aggregate)?;
+    let y = transform.apply(k, y)?;
+    one(crate::narrow::cast_to(k.g(), y, dtype)?)
+}

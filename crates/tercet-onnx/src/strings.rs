@@ -1,0 +1,139 @@
+//! Strings of a model. Graphs compute with numbers, so a string is held as its place in the list of all strings that the file
+//! has, an I64: labels of classes, categories, keys of maps. A string that is given from outside and not in the list has a
+//! place that is none of it, -1 say, and is then equal to no string of the file.
+
+use std::collections::HashMap;
+
+use tercet_ir::Tensor;
+
+use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use crate::tensor::sizes;
+
+/// `TensorProto.DataType.STRING`.
+pub(crate) const STRING: i32 = 8;
+/// The domain of the operators for learned models that are no networks.
+pub(crate) const LEARNED: &str = "ai.onnx.ml";
+/// What encoders give for a string that they do not know, unless a file says otherwise.
+pub(crate) const UNUSED: &str = "_Unused";
+
+/// The strings of a model's file, each once. Values of dtype `string` are places in this list: inputs are given so, outputs come so.
+#[derive(Clone, Debug, Default)]
+pub struct Strings {
+    list: Vec<String>,
+    places: HashMap<String, i64>,
+}
+
+impl Strings {
+    /// The strings of all tensors, and of the attributes of all nodes that compute with strings.
+    pub(crate) fn of(model: &ModelProto) -> Strings {
+        let mut strings = Strings::default();
+        let mut bodies: Vec<&[NodeProto]> = model.functions.iter().map(|f| &*f.node).collect();
+        let mut graphs: Vec<&GraphProto> = model.graph.iter().collect();
+        // Lists instead of recursion: how deep graphs nest is the file's choice.
+        loop {
+            if let Some(graph) = graphs.pop() {
+                graph.initializer.iter().for_each(|t| strings.add_tensor(t));
+                bodies.push(&graph.node);
+            } else if let Some(nodes) = bodies.pop() {
+                for node in nodes {
+                    node.attribute.iter().for_each(|a| strings.add_of(node, a));
+                    graphs.extend(node.attribute.iter().filter_map(|a| a.g.as_ref()));
+                }
+            } else {
+                return strings;
+            }
+        }
+    }
+
+    fn add_of(&mut self, node: &NodeProto, attribute: &AttributeProto) {
+        attribute.t.iter().for_each(|t| self.add_tensor(t));
+        let name = attribute.name.as_deref().unwrap_or("");
+        let learned = node.domain.as_deref() == Some(LEARNED);
+        if name.starts_with("value_string") || learned && name == "default_string" {
+            attribute.s.iter().for_each(|s| self.add(s));
+        }
+        if name.starts_with("value_string") || learned && name.ends_with("_strings") {
+            attribute.strings.iter().for_each(|s| self.add(s));
+            if learned {
+                self.add(UNUSED.as_bytes());
+            }
+        }
+    }
+
+    fn add_tensor(&mut self, tensor: &TensorProto) {
+        if tensor.data_type == Some(STRING) {
+            tensor.string_data.iter().for_each(|s| self.add(s));
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        if !self.places.contains_key(&text) {
+            self.places.insert(text.clone(), self.list.len() as i64);
+            self.list.push(text);
+        }
+    }
+
+    /// All of them, in the order in which the file is walked.
+    pub fn list(&self) -> &[String] {
+        &self.list
+    }
+
+    /// The place of a string, -1 if the file does not have it.
+    pub fn place(&self, text: &str) -> i64 {
+        self.places.get(text).copied().unwrap_or(-1)
+    }
+
+    /// The string at a place, none where the file has none.
+    pub fn at(&self, place: i64) -> Option<&str> {
+        let place = usize::try_from(place).ok()?;
+        self.list.get(place).map(String::as_str)
+    }
+
+    /// The places of strings.
+    pub fn places(&self, texts: &[impl AsRef<str>]) -> Vec<i64> {
+        texts.iter().map(|t| self.place(t.as_ref())).collect()
+    }
+
+    /// As [`read_tensor`](crate::read_tensor), and of strings their places.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_tensor(&self, bytes: Vec<u8>) -> Result<Tensor, String> {
+        let proto = <TensorProto as prost::Message>::decode(bytes::Bytes::from(bytes));
+        self.decode(&proto.map_err(|e| e.to_string())?)
+    }
+
+    /// As [`read_tensors`](crate::read_tensors), and of strings their places.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_tensors(&self, bytes: Vec<u8>) -> Result<Vec<(String, Tensor)>, String> {
+        let proto = <GraphProto as prost::Message>::decode(bytes::Bytes::from(bytes));
+        let initializers = proto.map_err(|e| e.to_string())?.initializer;
+        let named = |proto: TensorProto| {
+            let tensor = self.decode(&proto)?;
+            Ok((proto.name.unwrap_or_default(), tensor))
+        };
+        initializers.into_iter().map(named).collect()
+    }
+
+    fn decode(&self, proto: &TensorProto) -> Result<Tensor, String> {
+        let decoded = crate::tensor::decode(proto, &crate::external::Folder::default(), self);
+        decoded.map(|(tensor, _)| tensor)
+    }
+
+    /// A tensor of strings, as their places.
+    pub(crate) fn tensor(&self, proto: &TensorProto) -> Result<Tensor, String> {
+        let shape = sizes(&proto.dims)?;
+        if self.list.is_empty() && !proto.string_data.is_empty() {
+            return Err("strings are read with the list of a model's strings".to_string());
+        }
+        let places: Vec<i64> = proto
+            .string_data
+            .iter()
+            .map(|s| self.place(&String::from_utf8_lossy(s)))
+            .collect();
+        Tensor::from_slice(&shape, &places).map_err(|e| tercet_ir::one_line(&e))
+    }
+}

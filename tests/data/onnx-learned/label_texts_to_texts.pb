@@ -1,0 +1,1 @@
+*2a2b2zz2cB0/in/x**2one2two2_Unused2threeB0/out/y0
