@@ -135,6 +135,27 @@ fn all_weights_are_trained_and_written() {
     good(&["generate", "-n", "2", "-m", &out, "--device", "cpu"]);
 }
 
+#[test]
+fn what_is_computed_again_has_the_same_bits() {
+    let scratch = Scratch::new("finetune-recompute");
+    let data = scratch.file("texts.txt", texts());
+    let run = |name: &str, more: &[&str]| {
+        let out = scratch.path(name);
+        let all = ["--steps", "5", "--lr", "1e-3", "--dropout", "0.1"];
+        let report = trained(&finetune(&data, &out, &[&all[..], more].concat()));
+        let bits = std::fs::read(format!("{out}/adapter_model.safetensors")).unwrap();
+        (report["losses"].clone(), bits)
+    };
+    // Checkpoints of layers make other nodes of the graph, and with them draw otherwise what is dropped.
+    for (name, base) in [("kept", &[][..]), ("layers", &["--recompute"])] {
+        let (losses, bits) = run(name, base);
+        let more = [base, &["--recompute-activations"]].concat();
+        let (again, bits_again) = run(&format!("{name}-again"), &more);
+        assert_eq!(again, losses, "{name}");
+        assert!(bits_again == bits, "{name}");
+    }
+}
+
 /// Sizes beyond what any machine can address, so that none is asked for them; others: `commands/finetune/memory.rs`.
 #[test]
 fn batches_that_no_machine_holds_are_refused() {

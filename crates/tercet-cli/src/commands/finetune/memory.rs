@@ -87,8 +87,13 @@ fn remedy(args: &Args) -> String {
         Some(seq) => format!("lower --seq, which is {seq}"),
         None => "give a small --seq".to_string(),
     });
-    if !args.recompute {
-        less.push("give --recompute".to_string());
+    for (flag, is_given) in [
+        ("--recompute", args.recompute),
+        ("--recompute-activations", args.recompute_activations),
+    ] {
+        if !is_given {
+            less.push(format!("give {flag}"));
+        }
     }
     if args.full {
         less.push("train an adapter, without --full".to_string());
@@ -128,10 +133,19 @@ mod tests {
             said(&["--batch", "64", "--seq", "512"], arena()),
             "training takes more memory than there is: the arena of 3.0 TiB cannot be allocated; lower --batch, \
              which is 64 (with --microbatches a step sees as many rows), or lower --seq, which is 512, or give \
-             --recompute"
+             --recompute, or give --recompute-activations"
         );
         assert_eq!(
-            said(&["--batch", "1", "--full", "--recompute"], arena()),
+            said(
+                &[
+                    "--batch",
+                    "1",
+                    "--full",
+                    "--recompute",
+                    "--recompute-activations"
+                ],
+                arena()
+            ),
             "training takes more memory than there is: the arena of 3.0 TiB cannot be allocated; give a small \
              --seq, or train an adapter, without --full"
         );

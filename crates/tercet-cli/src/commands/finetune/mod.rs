@@ -89,6 +89,10 @@ pub(crate) struct Args {
     /// Compute what is inside of layers again for the gradients instead of keeping it
     #[arg(long)]
     recompute: bool,
+    /// Compute values of single elements, activations above all, again for the gradients where they follow from what is kept
+    /// anyway, in any layer; beside --recompute or without it
+    #[arg(long)]
+    recompute_activations: bool,
     /// The part of the data that is not trained on but tells how good the model gets; 0 for none
     #[arg(long, default_value_t = tercet_models::dataset::DEFAULT_SHARE, value_name = "SHARE", value_parser = within(0.0..=0.9))]
     held_out: f64,

@@ -170,6 +170,7 @@ fn trainer(
         // A batch counts by its targets.
         loss_weight: (args.microbatches > 1).then_some(training.tokens),
         loss_scale: (args.dtype.dtype() == DType::F16).then(LossScale::default),
+        recompute_activations: args.recompute_activations,
         ..StepOptions::default()
     };
     let names = training
@@ -241,4 +242,52 @@ pub(super) fn check_settings(
         }));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::commands::generate::open_model;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Bytes between the steps of a plan for the embedded model, all of whose weights are trained with these arguments.
+    fn arena(data: &Path, more: &[&str]) -> u64 {
+        let data = data.display().to_string();
+        let base = ["finetune", "--data", &data, "--out", "o.gguf", "--full"];
+        let size = ["--batch", "8", "--seq", "256"];
+        let cli = Cli::parse_from(base.iter().chain(&size).chain(more));
+        let (files, what) = open_model(None).unwrap();
+        let device = Device::cpu();
+        let prepared = prepare(&cli.args, &device, &files, &what).unwrap();
+        let graph = prepared.trainer.step_graph().graph();
+        let explained = device.explain(graph, &CompileOptions::new()).unwrap();
+        let arena = explained.bytes.iter().find(|(kind, _)| *kind == "arena");
+        arena.unwrap().1
+    }
+
+    #[test]
+    fn what_is_computed_again_takes_no_memory() {
+        let name = format!("tercet-recompute-{}.txt", std::process::id());
+        let data = std::env::temp_dir().join(name);
+        let text: String = (0..300).map(|i| format!("line {i}\n\n")).collect();
+        std::fs::write(&data, text).unwrap();
+        let [plain, activations, layers, both] = [
+            &[][..],
+            &["--recompute-activations"],
+            &["--recompute"],
+            &["--recompute", "--recompute-activations"],
+        ]
+        .map(|more| arena(&data, more));
+        std::fs::remove_file(&data).unwrap();
+        for less in [activations, layers, both] {
+            assert!(less < plain, "{less} and {plain}");
+        }
+    }
 }
