@@ -19,7 +19,7 @@
 // - The maximum of a row over the fragments of a step is taken element by element, and compared so with the
 //   center. Where that must follow, one fragment for each FM rows goes through shared memory.
 // - A number of each row, such as its center, becomes a fragment by a load with a stride of 0.
-// - Elements of masked steps find their pair by a fragment of numbers, row FN + column.
+// - Elements of masked steps find their row and column by fragments of numbers.
 // - Sums of weights stay one fragment for each FM rows, whose columns are added at the end.
 // - Weights become left factors by a trip through shared memory, or by a conversion where the device CONVERTS.
 //
@@ -65,10 +65,8 @@ const uint STEP_LEN = P_AT + SUBGROUPS * P_LEN;
 const uint Q_LEN = BM * K_STRIDE;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
 const uint ENDS_LEN = Q_LEN > Y_LEN ? Q_LEN : Y_LEN;
-// What each row sees, and a fragment that holds row FN + column.
+// What each row sees.
 const uint ROW_AT = STEP_LEN > ENDS_LEN ? STEP_LEN : ENDS_LEN;
-const uint INDEX_AT = ROW_AT + BM;
-const uint INDEX_LEN = FM * FN / 4;
 
 // What a score may exceed its center by, as a power of two.
 const float SLACK = 8.0;
@@ -149,6 +147,8 @@ void main() {
     uint base_k = p.k_offset + batch * p.k_batch + head * p.k_head;
     uint base_v = p.v_offset + batch * p.v_batch + head * p.v_head;
 
+    // Keys and queries are under way together.
+    load_keys(base_k, p.k_seq, first, end);
     load_queries(n);
     [[unroll]] for (uint i = 0u; i < RF; i++) {
         centers[i] = SUMS(LEAST);
@@ -157,7 +157,6 @@ void main() {
     [[unroll]] for (uint i = 0u; i < RF * VF; i++) {
         sums[i] = SUMS(0.0);
     }
-    load_keys(base_k, p.k_seq, first, end);
     store_keys();
     uint step = 0u;
     for (int key = first; key < end; key += int(BN)) {

@@ -37,9 +37,9 @@ bool is_far;
 // Weights, times 2^HEADROOM, and ds. `row_at` is the fragment's first walked line among the rows that are staged, `walked` its
 // place in the operand.
 void weigh(uint row_at, int walked, const bool guarded) {
-    SUMS index;
+    SUMS penalties;
     if (guarded) {
-        coopMatLoad(index, tiles, INDEX_AT, FN / 4, ROWS);
+        penalties = penalties_of(own_line, walked, row_at);
     }
     float by = p.scale / (own_first_scale * first_scale);
     float of_dp = lift / (own_second_scale * second_scale);
@@ -54,16 +54,11 @@ void weigh(uint row_at, int walked, const bool guarded) {
             x = products[e] * (by * LOG2_E);
         }
         if (guarded) {
-            uint own = uint(index[e]) / FN;
-            uint other = uint(index[e]) % FN;
-#if OF_KEYS
-            x = masked(x, int(first_line + own_line + own), tiles[ROW_AT + row_at + other]);
-#else
-            x = masked(x, walked + int(other), tiles[ROW_AT + own_line + own]);
-#endif
+            // Scores are rounded here as they were forwards, so that the roundings are those of the log-sum-exp.
+            x = penalties[e] == 0.0 ? x : -infinity();
         }
-        float w = exp2(x - sums[e]);
-        float ds = w * fma(dp[e], of_dp, -deltas[e] * lift) * slope;
+        float w = exp2(x + sums[e]);
+        float ds = w * fma(dp[e], of_dp, deltas[e] * lift) * slope;
         ds = guarded && x == -infinity() ? 0.0 : ds;
         products[e] = w * exp2(HEADROOM);
         dp[e] = ds;

@@ -60,15 +60,8 @@ const uint MOST = HN > VN ? HN : VN;
 const uint YF = MOST < 4 || MOST > 8 ? MOST : 4;
 const uint Y_STRIDE = YF * FN / 4 + 1;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
-// What rows of queries see, of the own lines or of two steps, and a fragment that holds row FN + column.
+// Rows of queries come after.
 const uint ROW_AT = STEPS_LEN > Y_LEN ? STEPS_LEN : Y_LEN;
-const uint ROW_LEN = OF_KEYS == 1 ? 2 * BN : BM;
-const uint INDEX_AT = ROW_AT + ROW_LEN;
-shared uvec4 tiles[INDEX_AT + FM * FN / 4];
-// Log-sum-exp and delta of the same rows, by 16 bytes: fragments are loaded from here.
-shared vec4 numbers[2 * ROW_LEN / 4];
-#define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
-const uint DELTA_AT = ROW_LEN;
 
 // The greatest and the least scale of each operand.
 shared uint greatest[4];
@@ -82,6 +75,7 @@ const float FALL = 8.0;
 const uint FALLS = 16;
 
 #include "attention_grad_place.glsl"
+#include "attention_grad_rows.glsl"
 
 uint chunks_of(uint count) { return (count + CHUNK - 1u) / CHUNK; }
 
@@ -155,29 +149,6 @@ uvec4 loaded_second[V_LOADS];
 // The scales of what was loaded.
 float loaded_first_scale;
 float loaded_second_scale;
-// What is known of a row of queries that this invocation stages: what it sees, where its mask begins; numbers.
-uvec4 loaded_about;
-vec2 loaded_numbers;
-
-// What a row sees, and its log-sum-exp and delta.
-void load_row(uint row) {
-    loaded_about = uvec4(0u);
-    loaded_numbers = vec2(infinity(), 0.0);
-    if (row < rows) {
-        loaded_about.xy = uvec2(seen_by(row, n));
-        loaded_about.z = row_of(row, p.mask_offset, p.mask_batch, p.mask_head, p.mask_query);
-        uint at = ((batch * p.kv_heads + head) * p.group + row % p.group) * p.queries + row / p.group;
-        float sum = lse[at];
-        // Of a row that sees nothing no weight counts.
-        loaded_numbers = vec2(sum == -infinity() ? infinity() : sum * LOG2_E, delta[at]);
-    }
-}
-
-void store_row(uint at) {
-    tiles[ROW_AT + at] = loaded_about;
-    NUMBER(at) = loaded_numbers.x;
-    NUMBER(DELTA_AT + at) = loaded_numbers.y;
-}
 
 // Global memory to registers: the lines of a step from `line` on.
 void load_step(int line) {
@@ -235,7 +206,7 @@ void store_step(uint stage) {
 #endif
 }
 
-// A fragment: products of queries and keys, which become weights; dp, which becomes ds; lse and delta of its rows of queries.
+// A fragment: products of queries and keys, which become weights; dp, which becomes ds; -lse and -delta of its rows of queries.
 SUMS products;
 SUMS dp;
 SUMS sums;
@@ -274,9 +245,7 @@ void load_own() {
         coopMatLoad(own_second_low[h], OWN_SECOND, from + (VALUE + h * FK) / 8u, V_COLS, ROWS);
 #endif
     }
-    for (uint at = gl_LocalInvocationIndex; at < FM * FN / 4u; at += THREADS) {
-        tiles[INDEX_AT + at] = floatBitsToUint(vec4(4u * at) + vec4(0.0, 1.0, 2.0, 3.0));
-    }
+    store_index();
 #if OF_KEYS
     [[unroll]] for (uint d = 0u; d < VN; d++) {
         second_sums[d] = SUMS(0.0);
@@ -303,7 +272,7 @@ void add_step(uint stage, int line, const bool guarded) {
     uint second_at = first_at + SECOND_AT;
     [[unroll]] for (uint part = 0u; part < BN; part += PART) {
 #if CONVERTS
-        if (guarded && is_hidden(line + int(part))) {
+        if (guarded && is_hidden(own_line, line + int(part), stage * BN + part)) {
             continue;
         }
 #else
@@ -401,6 +370,7 @@ void main() {
     ivec2 walk;
     ivec2 clear;
     take_walk(walk, clear);
+    base = OF_KEYS == 1 ? ivec2(first_line) : ivec2(walk.x, clear.y);
 #if OF_KEYS
     // Of keys that do not exist ds is not 0, and `lift` would follow it.
     clear = first_line + BM > own_lines() ? ivec2(0) : clear;

@@ -30,7 +30,7 @@ void take_place(uint flat_group) {
     head = taken.x % p.kv_heads;
     first_line = (OF_KEYS == 1 ? taken.y : p.tiles - 1u - taken.y) * BM;
     rows = p.queries * p.group;
-    own_line = gl_SubgroupID * FM;
+    own_line = gl_SubgroupID * WM;
     n = keys_of(batch);
 }
 
@@ -42,6 +42,15 @@ float capped(float x) {
     return is_nan(x) ? x : t;
 }
 
+// What the mask adds to the score of a pair, in powers of two: -infinity where it is not seen. `row_at`: where its row begins.
+float penalty_of(int key, uint row_at) {
+    uint at = row_at + uint(key) * p.mask_key;
+    if (MASK == 1u) {
+        return ((mask[at >> 2] >> (at & 3u) * 8u) & 0xffu) != 0u ? 0.0 : -infinity();
+    }
+    return BIAS_AT(at) * LOG2_E;
+}
+
 // The score of a pair, in powers of two, with its mask; -infinity where it is not seen.
 float masked(float score, int key, uvec4 about) {
     if (key < int(about.x) || key >= int(about.y)) {
@@ -50,24 +59,8 @@ float masked(float score, int key, uvec4 about) {
     if (MASK == 0u) {
         return score;
     }
-    uint at = about.z + uint(key) * p.mask_key;
-    if (MASK == 1u) {
-        return ((mask[at >> 2] >> (at & 3u) * 8u) & 0xffu) != 0u ? score : -infinity();
-    }
-    float bias = BIAS_AT(at);
-    return bias == -infinity() ? bias : score + bias * LOG2_E;
-}
-
-// True if the subgroup's lines make no pair that is seen with PART walked lines from here on, by position.
-bool is_hidden(int from) {
-#if OF_KEYS
-    // Of rows of queries the last sees the last keys.
-    int row = clamp(from + int(PART), 1, int(rows)) - 1;
-    return seen_by(uint(row), n).y <= int(first_line + own_line);
-#else
-    uint row = min(first_line + own_line + FM, rows) - 1u;
-    return from >= seen_by(row, n).y;
-#endif
+    float penalty = penalty_of(key, about.z);
+    return penalty == -infinity() ? penalty : score + penalty;
 }
 
 // The lines that are walked, and of these the ones of which every pair with an own line is seen.

@@ -10,7 +10,7 @@
 #include "half.glsl"
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint THREADS = 128; // SUBGROUP BM / FM
+layout(constant_id = 0) const uint THREADS = 128; // whole subgroups
 layout(constant_id = 1) const uint SUBGROUP = 32;
 layout(constant_id = 2) const uint FM = 16; // the device's fragment
 layout(constant_id = 3) const uint FN = 16;
@@ -21,6 +21,7 @@ layout(constant_id = 7) const uint HEAD = 64; // head_dim and what is missing to
 layout(constant_id = 8) const uint VALUE = 64; // value_dim likewise
 layout(constant_id = 9) const uint MASK = 0; // 1: keep, 2: bias
 layout(constant_id = 10) const uint CAPPED = 0;
+const uint WM = BM * SUBGROUP / THREADS; // lines of a subgroup
 
 layout(set = 0, binding = 0) uniform Params {
     uint q_offset;

@@ -60,10 +60,8 @@ const uint P_ROWS = CONVERTS == 1 ? 0 : RF * FM * P_STRIDE;
 const uint P_LEN = P_ROWS > RF * SUM_LEN ? P_ROWS : RF * SUM_LEN;
 const uint STEP_LEN = P_AT + SUBGROUPS * P_LEN;
 const uint Y_LEN = SUBGROUPS * FM * Y_STRIDE;
-// What each row sees, and a fragment that holds row FN + column.
+// What each row sees.
 const uint ROW_AT = STEP_LEN > Y_LEN ? STEP_LEN : Y_LEN;
-const uint INDEX_AT = ROW_AT + BM;
-const uint INDEX_LEN = FM * FN / 4;
 
 // What a score may exceed its center by, as a power of two; weights are 2^HEADROOM times greater as halves.
 const float SLACK = 6.0;

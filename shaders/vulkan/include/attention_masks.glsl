@@ -49,10 +49,10 @@ void stage_penalties(int first, int end, uint step) {
 }
 
 void mask_keys() {
-    SUMS index;
-    coopMatLoad(index, tiles, INDEX_AT, FN / 4, ROWS);
-    [[unroll]] for (uint e = 0u; e < index.length(); e++) {
-        uint at = PENALTY_AT + uint(index[e]) % FN;
+    SUMS column;
+    coopMatLoad(column, numbers, INDEX_AT / 4u, 0, ROWS);
+    [[unroll]] for (uint e = 0u; e < column.length(); e++) {
+        uint at = PENALTY_AT + uint(column[e]);
         [[unroll]] for (uint j = 0u; j < KF; j++) {
             float penalty = NUMBER(at + j * FN);
             [[unroll]] for (uint i = 0u; i < RF; i++) {
@@ -62,27 +62,27 @@ void mask_keys() {
     }
 }
 
-float masked(float score, int key, uvec4 about) {
-    if (key < int(about.x) || key >= int(about.y)) {
-        return minus_infinity();
-    }
-    if (MASK == 0u) {
-        return score;
-    }
-    return with_penalty(score, penalty_of(about.z + uint(key) * p.mask_key));
-}
-
 // Scores of pairs that are not seen become -infinity.
 void mask_pairs(int first) {
-    SUMS index;
-    coopMatLoad(index, tiles, INDEX_AT, FN / 4, ROWS);
-    [[unroll]] for (uint e = 0u; e < index.length(); e++) {
-        uint row = own_row + uint(index[e]) / FN;
-        int key = first + int(uint(index[e]) % FN);
-        [[unroll]] for (uint i = 0u; i < RF; i++) {
-            uvec4 about = tiles[ROW_AT + row + i * FM];
-            [[unroll]] for (uint j = 0u; j < KF; j++) {
-                scores[i * KF + j][e] = masked(scores[i * KF + j][e], key + int(j * FN), about);
+    SUMS row;
+    SUMS column;
+    coopMatLoad(row, numbers, INDEX_AT / 4u, 0, COLUMNS);
+    coopMatLoad(column, numbers, INDEX_AT / 4u, 0, ROWS);
+    [[unroll]] for (uint i = 0u; i < RF; i++) {
+        SUMS from;
+        SUMS end;
+        coopMatLoad(from, numbers, (FROM_AT + own_row + i * FM) / 4u, 0, COLUMNS);
+        coopMatLoad(end, numbers, (END_AT + own_row + i * FM) / 4u, 0, COLUMNS);
+        [[unroll]] for (uint j = 0u; j < KF; j++) {
+            int key = first + int(j * FN);
+            vec2 at = vec2(ivec2(key) - base);
+            [[unroll]] for (uint e = 0u; e < row.length(); e++) {
+                float penalty = at.x + column[e] < from[e] || at.y + column[e] >= end[e] ? minus_infinity() : 0.0;
+                if (MASK != 0u && penalty == 0.0) {
+                    uint mask_at = tiles[ROW_AT + own_row + i * FM + uint(row[e])].z;
+                    penalty = penalty_of(mask_at + uint(key + int(column[e])) * p.mask_key);
+                }
+                scores[i * KF + j][e] = with_penalty(scores[i * KF + j][e], penalty);
             }
         }
     }

@@ -1,11 +1,15 @@
 // What the whole workgroup shares. Whoever includes this has said where in `tiles` things lie.
 
-shared uvec4 tiles[INDEX_AT + INDEX_LEN];
+shared uvec4 tiles[ROW_AT + BM];
 
-// The center of each row and the factor of its sums, and penalties of the keys of a step. By 16 bytes, as
-// fragments are loaded from here: an array of floats may begin anywhere.
+// The center of each row and the factor of its sums, penalties of the keys of a step, bounds of what each row sees, and numbers
+// from 0 on. By 16 bytes, as fragments are loaded from here: an array of floats may begin anywhere.
 const uint PENALTY_AT = 2 * BM;
-shared vec4 numbers[(PENALTY_AT + BN) / 4];
+const uint FROM_AT = PENALTY_AT + BN;
+const uint END_AT = FROM_AT + BM;
+const uint INDEX_AT = END_AT + BM;
+const uint INDEX_LEN = FM > FN ? FM : FN;
+shared vec4 numbers[(INDEX_AT + INDEX_LEN) / 4];
 #define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
 
 // The last step, from 1 on, with a value that is not finite, and with a penalty.
@@ -39,6 +43,8 @@ uint first_row;
 uint rows;
 // The subgroup's first row in the tile.
 uint own_row;
+// What the workgroup's first row sees: bounds are told from there, which floats hold exactly.
+ivec2 base;
 
 #if IN_PARTS
 #define OF_HEAD (p.tiles * p.parts)
@@ -62,20 +68,23 @@ void take_place(uint flat_group) {
 
 #include "attention_row.glsl"
 
-// What each row sees, and the numbers of a fragment. A barrier comes after it.
+// What each row sees, and the numbers of a fragment. A row that does not exist sees what the last one does. A barrier comes after it.
 void stage_rows(int n) {
+    base = seen_by(first_row, n);
     for (uint at = gl_LocalInvocationIndex; at < BM; at += THREADS) {
-        uint row = first_row + at;
-        uvec4 about = uvec4(0u);
-        if (row < rows) {
-            about.xy = uvec2(seen_by(row, n));
+        uint row = min(first_row + at, rows - 1u);
+        uvec4 about = uvec4(uvec2(seen_by(row, n)), 0u, 0u);
+        if (MASK != 0u) {
             about.z = row_of(row, p.mask_offset, p.mask_batch, p.mask_head, p.mask_query);
         }
         tiles[ROW_AT + at] = about;
+        vec2 bounds = vec2(ivec2(about.xy) - base);
+        NUMBER(FROM_AT + at) = bounds.x;
+        NUMBER(END_AT + at) = bounds.y;
         NUMBER(at) = LEAST;
     }
     for (uint at = gl_LocalInvocationIndex; at < INDEX_LEN; at += THREADS) {
-        tiles[INDEX_AT + at] = floatBitsToUint(vec4(4u * at) + vec4(0.0, 1.0, 2.0, 3.0));
+        NUMBER(INDEX_AT + at) = float(at);
     }
     if (gl_LocalInvocationIndex == 0u) {
         special_step = 0u;

@@ -2,6 +2,7 @@
 
 // Where rows of this batch entry and key head begin.
 uint row_of(uint row, uint offset, uint of_batch, uint of_head, uint of_seq) {
-    uint query_head = head * p.group + row % p.group;
-    return offset + batch * of_batch + query_head * of_head + row / p.group * of_seq;
+    uint query = query_of(row);
+    uint query_head = head * p.group + row - query * p.group;
+    return offset + batch * of_batch + query_head * of_head + query * of_seq;
 }

@@ -61,19 +61,29 @@ void store_values(bool guarded, uint step) {
     }
 }
 
+// Loads of the queries, which are all under way at once.
+const uint Q_LOADS = (BM * K_COLS + THREADS - 1) / THREADS;
+
 // Queries through shared memory into fragments, negated where the scale is, so that greater products are
 // greater scores; and what each row sees.
 void load_queries(int n) {
     uint sign = p.scale < 0.0 ? 0x80008000u : 0u;
-    for (uint at = gl_LocalInvocationIndex; at < BM * K_COLS; at += THREADS) {
+    uvec4 own[Q_LOADS];
+    [[unroll]] for (uint i = 0u; i < Q_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
         uint row = first_row + at / K_COLS;
-        uvec4 x = uvec4(0u);
-        if (row < rows) {
-            x = fetch_q(row_of(row, p.q_offset, p.q_batch, p.q_head, p.q_seq), at % K_COLS);
+        own[i] = uvec4(0u);
+        if ((BM * K_COLS % THREADS == 0u || at < BM * K_COLS) && row < rows) {
+            own[i] = fetch_q(row_of(row, p.q_offset, p.q_batch, p.q_head, p.q_seq), at % K_COLS);
         }
-        tiles[at / K_COLS * K_STRIDE + at % K_COLS] = x ^ sign;
     }
     stage_rows(n);
+    [[unroll]] for (uint i = 0u; i < Q_LOADS; i++) {
+        uint at = gl_LocalInvocationIndex + i * THREADS;
+        if (BM * K_COLS % THREADS == 0u || at < BM * K_COLS) {
+            tiles[at / K_COLS * K_STRIDE + at % K_COLS] = own[i] ^ sign;
+        }
+    }
     barrier();
     [[unroll]] for (uint i = 0u; i < RF; i++) {
         [[unroll]] for (uint h = 0u; h < HF; h++) {

@@ -134,7 +134,9 @@ fn supports(graph: &Graph, node: &Node, caps: &Caps) -> Support {
         return missing("head dims are not whole vectors of eight, or something is empty");
     }
     let forward = coop::AttentionTiling::choose(caps, [head_dim, value_dim], 1, 1, Factors::Halves);
-    if forward.is_none() || GradTiling::choose(caps, [head_dim, value_dim]).is_none() {
+    let backward = [AttentionGradOf::Queries, AttentionGradOf::Keys]
+        .map(|of| GradTiling::choose(caps, [head_dim, value_dim], of));
+    if forward.is_none() || backward.contains(&None) {
         return missing("it needs cooperative matrices of F16 and room for heads of this size");
     }
     Support::Native
@@ -187,7 +189,7 @@ fn lower_grad(e: &mut Emit<'_>, node: &Node, of: AttentionGradOf) -> Result<(), 
     let (lse, delta) = (e.dense(&lse)?, e.dense(&delta)?);
     let rest = Rest::of(e, &op, node, 6)?;
     let p = problem(e, &op, [&q, &k, &v, &dy], &rest)?;
-    let Some(tiling) = GradTiling::choose(e.caps, [p.head_dim, p.value_dim]) else {
+    let Some(tiling) = GradTiling::choose(e.caps, [p.head_dim, p.value_dim], of) else {
         unreachable!("invariant: the family supports it")
     };
     let first = e.result(0)?;
@@ -302,10 +304,12 @@ pub(super) fn params(
 /// How gradients of attention are divided over workgroups, subgroups and fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GradTiling {
-    /// Invocations of a subgroup, which has one strip of lines.
+    /// Invocations of a subgroup.
     pub(super) subgroup: u32,
-    /// Strips of a workgroup.
+    /// Subgroups of a workgroup.
     pub(super) subgroups: u32,
+    /// Strips of lines of a subgroup, each of a fragment's rows.
+    pub(super) strips: u32,
     /// The device's matrices, `m n k`.
     pub(super) fragment: [u32; 3],
     /// Walked lines of a step.
@@ -329,6 +333,7 @@ impl GradTiling {
         Some(GradTiling {
             subgroup,
             subgroups: 1,
+            strips: 1,
             fragment: [m, n, k],
             step: whole,
             dims: [dim(dims[0])?, dim(dims[1])?],
@@ -337,34 +342,45 @@ impl GradTiling {
     }
 
     /// The tiling for heads of these sizes; none where the device has no cooperative matrices of F16, or not the room.
-    fn choose(caps: &Caps, dims: [usize; 2]) -> Option<GradTiling> {
+    fn choose(caps: &Caps, dims: [usize; 2], what: AttentionGradOf) -> Option<GradTiling> {
         let least = GradTiling::least(caps, dims)?;
-        let of = |[subgroups, parts]: [u32; 2]| GradTiling {
+        let of = |[subgroups, strips, parts]: [u32; 3]| GradTiling {
             subgroups,
+            strips,
             step: parts * least.step,
             ..least
         };
         let room = caps.device.held(least.subgroup);
         let fits = |t: &GradTiling| {
-            t.held() <= coop::TOO_MANY_HELD * room
+            // Several strips are worth it where two workgroups of a unit have all that they hold in registers.
+            let together = caps.device.together(t.shared_bytes());
+            let most = if t.strips > 1 { 1 } else { coop::TOO_MANY_HELD };
+            t.held(what) <= most * room
+                && (t.strips == 1 || together > 1)
                 && t.shared_bytes() <= caps.workgroup_bytes
                 && t.threads() <= caps.max_workgroup
                 && t.step <= t.threads()
         };
-        // More subgroups share what is staged; more lines of a step meet less often, and take shared memory.
-        [[8, 4], [4, 2], [2, 2]].map(of).into_iter().find(fits)
+        // Strips share what a subgroup loads, subgroups what is staged; more lines of a step meet less often, and take
+        // shared memory.
+        let all = [[4, 2, 2], [8, 1, 4], [8, 1, 2], [4, 1, 2], [2, 1, 2]].map(of);
+        all.into_iter().find(fits)
     }
 
     /// The 32-bit numbers of an invocation in fragments: own operands, sums, and those of one fragment of scores.
-    fn held(&self) -> u32 {
-        let dims = self.dims[0] + self.dims[1];
-        let columns = dims / 2 + dims + 4 * self.fragment[1];
-        self.fragment[0] * columns / self.subgroup
+    fn held(&self, of: AttentionGradOf) -> u32 {
+        let [head_dim, value_dim] = self.dims;
+        let sums = match of {
+            AttentionGradOf::Queries => head_dim,
+            AttentionGradOf::Keys => head_dim + value_dim,
+        };
+        let columns = (head_dim + value_dim) / 2 + sums + 4 * self.fragment[1];
+        self.strips * self.fragment[0] * columns / self.subgroup
     }
 
     /// Own lines of a workgroup.
     pub(super) fn lines(&self) -> u32 {
-        self.subgroups * self.fragment[0]
+        self.subgroups * self.strips * self.fragment[0]
     }
 
     /// Invocations of a workgroup.
@@ -379,15 +395,15 @@ impl GradTiling {
         let stages = 2 * self.step * (h_stride + v_stride);
         let weights = match self.converts {
             true => 0,
-            false => 2 * self.subgroups * fm * (fk.max(fn_) / 8 + 1),
+            false => 2 * self.lines() * (fk.max(fn_) / 8 + 1),
         };
         let own = self.lines() * h_stride.max(v_stride);
         let most = self.dims[0].max(self.dims[1]) / fn_;
         let together = if (4..=8).contains(&most) { 4 } else { most };
         let results = self.subgroups * fm * (together * fn_ / 4 + 1);
         let rows = self.lines().max(2 * self.step);
-        let words = (stages + weights).max(own).max(results) + rows + fm * fn_ / 4;
-        16 * words + 8 * rows
+        let words = (stages + weights).max(own).max(results) + rows;
+        16 * (words + rows) + 4 * fm.max(fn_)
     }
 }
 
@@ -406,8 +422,10 @@ mod tests {
     #[test]
     fn tilings_keep_the_constraints_of_the_shader() {
         for caps in [Caps::h200(), Caps::rdna3(32), Caps::rdna3(64), Caps::arc()] {
-            for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128]] {
-                let Some(t) = GradTiling::choose(&caps, dims) else {
+            let dims = [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128]];
+            let of = [AttentionGradOf::Queries, AttentionGradOf::Keys];
+            for (dims, of) in dims.into_iter().flat_map(|dims| of.map(|of| (dims, of))) {
+                let Some(t) = GradTiling::choose(&caps, dims, of) else {
                     continue;
                 };
                 let [fm, fn_, fk] = t.fragment;
@@ -418,8 +436,16 @@ mod tests {
                 assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
             }
         }
-        let h200 = GradTiling::choose(&Caps::h200(), [64, 64]).unwrap();
-        assert_eq!((h200.lines(), h200.step), (128, 64));
-        assert_eq!(GradTiling::choose(&Caps::browser(), [64, 64]), None);
+        let h200 = |of| GradTiling::choose(&Caps::h200(), [64, 64], of).unwrap();
+        let (queries, keys) = (h200(AttentionGradOf::Queries), h200(AttentionGradOf::Keys));
+        assert_eq!(
+            (queries.subgroups, queries.lines(), queries.step),
+            (4, 128, 32)
+        );
+        let wide = GradTiling::choose(&Caps::h200(), [128, 128], AttentionGradOf::Keys).unwrap();
+        assert_eq!((wide.subgroups, wide.lines(), wide.step), (8, 128, 32));
+        assert_eq!((keys.subgroups, keys.lines(), keys.step), (8, 128, 64));
+        let browser = GradTiling::choose(&Caps::browser(), [64, 64], AttentionGradOf::Keys);
+        assert_eq!(browser, None);
     }
 }

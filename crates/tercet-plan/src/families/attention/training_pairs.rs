@@ -412,14 +412,14 @@ impl PairTiling {
         let stages = 2 * t.step * (h_stride + v_stride);
         let factors = match t.converts {
             true => 0,
-            false => 2 * t.subgroups * fm * (pieces * fk.max(fn_) / 8 + 1),
+            false => 2 * t.lines() * (pieces * fk.max(fn_) / 8 + 1),
         };
         let most = t.dims[0].max(t.dims[1]) / fn_;
         let together = if (4..=8).contains(&most) { 4 } else { most };
         let results = t.subgroups * fm * (together * fn_ / 4 + 1);
         let rows = t.lines().max(2 * t.step);
-        let words = (stages + factors).max(results) + rows + fm * fn_ / 4;
-        16 * words + 8 * rows + 16
+        let words = (stages + factors).max(results) + rows;
+        16 * (words + rows) + 4 * fm.max(fn_) + 32
     }
 }
 

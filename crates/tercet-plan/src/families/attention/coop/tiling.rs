@@ -201,8 +201,8 @@ impl AttentionTiling {
             _ => self.dims[1],
         };
         let results = subgroups * fm * (together / 4 + 1);
-        let words = step.max(queries).max(results) + rows + fm * fn_ / 4;
-        let numbers = 2 * rows + self.keys;
+        let words = step.max(queries).max(results) + rows;
+        let numbers = 4 * rows + self.keys + fm.max(fn_);
         16 * words + 4 * numbers + 16
     }
 }

@@ -1,0 +1,106 @@
+// What gradients of attention on matrices know of rows of queries: of the own lines, or of two steps of walked ones. Numbers of
+// a row are brought to registers and stored in shared memory, from where they become fragments by loads with a stride of 0, as
+// do the places of rows and columns.
+//
+// Words of `tiles` from ROW_AT on: what a row sees, where its mask begins.
+
+const uint ROW_LEN = OF_KEYS == 1 ? 2 * BN : BM;
+// -lse, -delta, bounds of what is seen, and numbers from 0 on.
+const uint DELTA_AT = ROW_LEN;
+const uint FROM_AT = 2 * ROW_LEN;
+const uint END_AT = 3 * ROW_LEN;
+const uint INDEX_AT = 4 * ROW_LEN;
+const uint INDEX_LEN = FM > FN ? FM : FN;
+shared uvec4 tiles[ROW_AT + ROW_LEN];
+shared vec4 numbers[(INDEX_AT + INDEX_LEN) / 4];
+#define NUMBER(at) numbers[(at) / 4u][(at) % 4u]
+
+uvec4 loaded_about;
+vec2 loaded_numbers;
+
+// What bounds are told from: the workgroup's first key, or what its first row sees.
+ivec2 base;
+// Bounds beyond are the same to the workgroup's lines, and floats hold them exactly.
+const int FAR = 1 << 20;
+
+// What a row sees, and its log-sum-exp and delta. A row that does not exist sees what the last one does.
+void load_row(uint row) {
+    uint own = min(row, rows - 1u);
+    loaded_about.xy = uvec2(seen_by(own, n));
+    loaded_about.z = MASK == 0u ? 0u : row_of(own, p.mask_offset, p.mask_batch, p.mask_head, p.mask_query);
+    loaded_numbers = vec2(-infinity(), 0.0);
+    if (row < rows) {
+        uint at = row_of(row, 0u, p.kv_heads * p.group * p.queries, p.queries, 1u);
+        float sum = lse[at];
+        // Of a row that sees nothing no weight counts.
+        loaded_numbers = -vec2(sum == -infinity() ? infinity() : sum * LOG2_E, delta[at]);
+    }
+}
+
+void store_row(uint at) {
+    tiles[ROW_AT + at] = loaded_about;
+    vec2 bounds = vec2(clamp(ivec2(loaded_about.xy) - base, -FAR, FAR));
+    NUMBER(at) = loaded_numbers.x;
+    NUMBER(DELTA_AT + at) = loaded_numbers.y;
+    NUMBER(FROM_AT + at) = bounds.x;
+    NUMBER(END_AT + at) = bounds.y;
+}
+
+// Once for all rows.
+void store_index() {
+    for (uint at = gl_LocalInvocationIndex; at < INDEX_LEN; at += THREADS) {
+        NUMBER(INDEX_AT + at) = float(at);
+    }
+}
+
+// True if no own line from `own` on, of FM, makes a pair that is seen, by position, with one of PART walked lines from `walked`
+// on. Rows of queries that are walked are from `at` on of those staged.
+bool is_hidden(uint own, int walked, uint at) {
+#if OF_KEYS
+    int first = int(tiles[ROW_AT + at].x);
+    int end = int(tiles[ROW_AT + at + PART - 1u].y);
+    int key = int(first_line + own);
+    return key + int(FM) <= first || key >= end;
+#else
+    int first = int(tiles[ROW_AT + own].x);
+    int end = int(tiles[ROW_AT + own + FM - 1u].y);
+    return walked + int(PART) <= first || walked >= end;
+#endif
+}
+
+// What is added to scores of own lines and the fragment of walked ones from `walked` on, in powers of two: -infinity where a pair
+// is not seen.
+SUMS penalties_of(uint own, int walked, uint at) {
+    SUMS penalties;
+    SUMS row_number;
+    SUMS column_number;
+    SUMS from;
+    SUMS end;
+    coopMatLoad(row_number, numbers, INDEX_AT / 4u, 0, COLUMNS);
+    coopMatLoad(column_number, numbers, INDEX_AT / 4u, 0, ROWS);
+#if OF_KEYS
+    coopMatLoad(from, numbers, (FROM_AT + at) / 4u, 0, ROWS);
+    coopMatLoad(end, numbers, (END_AT + at) / 4u, 0, ROWS);
+    vec2 key = vec2(float(own));
+#else
+    coopMatLoad(from, numbers, (FROM_AT + own) / 4u, 0, COLUMNS);
+    coopMatLoad(end, numbers, (END_AT + own) / 4u, 0, COLUMNS);
+    vec2 key = vec2(ivec2(walked) - base);
+#endif
+    [[unroll]] for (uint e = 0u; e < penalties.length(); e++) {
+#if OF_KEYS
+        float more = row_number[e];
+        uint row = at + uint(column_number[e]);
+        int key_at = int(first_line + own + uint(more));
+#else
+        float more = column_number[e];
+        uint row = own + uint(row_number[e]);
+        int key_at = walked + int(more);
+#endif
+        penalties[e] = key.x + more < from[e] || key.y + more >= end[e] ? -infinity() : 0.0;
+        if (MASK != 0u && penalties[e] == 0.0) {
+            penalties[e] = penalty_of(key_at, tiles[ROW_AT + row].z);
+        }
+    }
+    return penalties;
+}
