@@ -1,7 +1,8 @@
 //! Attention against plain loops in f64, at every level of the machine.
 
 use tercet_cpu::kernels::attention::{
-    Attention, HeadsView, HeadsViewMut, Mask, attention, attention_scratch_len,
+    Attention, Backward, Cotangents, HeadsView, HeadsViewMut, Mask, attention, attention_grad,
+    attention_grad_scratch_len, attention_scratch_len, attention_with_lse,
 };
 use tercet_cpu::kernels::{SimdLevel, Threads};
 
@@ -240,6 +241,177 @@ fn attention_agrees_with_f64() {
                     },
                     level,
                 );
+            }
+        }
+    }
+}
+
+/// What the cotangents of one attention are, in f64: of queries, keys and values.
+fn cotangents(c: &Case, of: &Operands, dy: &[f32]) -> [Vec<f64>; 3] {
+    let ((hq, hk), (dk, dv)) = (c.heads, c.dims);
+    let view = |heads, len, dim| strides(c.bshd, heads, len, dim);
+    let (sq, sk) = (view(hq, c.q_len, dk), view(hk, c.kv_len, dk));
+    let (sv, so) = (view(hk, c.kv_len, dv), view(hq, c.q_len, dv));
+    let mut grads = [of.q.len(), of.k.len(), of.v.len()].map(|n| vec![0.0; n]);
+    for (b, h, i) in (0..BATCH * hq * c.q_len).map(|n| {
+        let (b, rest) = (n / (hq * c.q_len), n % (hq * c.q_len));
+        (b, rest / c.q_len, rest % c.q_len)
+    }) {
+        let kh = h / (hq / hk);
+        let at = |s: [usize; 3], head: usize, row: usize| b * s[0] + head * s[1] + row * s[2];
+        let dy: Vec<f64> = dy[at(so, h, i)..][..dv]
+            .iter()
+            .map(|x| f64::from(*x))
+            .collect();
+        let y = of.weighted(c, [b, h, i]);
+        let delta: f64 = y.iter().zip(&dy).map(|(y, dy)| y * dy).sum();
+        let scores = of.scores(c, [b, h, i]);
+        let sum: f64 = scores.iter().map(|s| s.exp()).sum();
+        for (j, score) in scores.iter().enumerate().filter(|(_, s)| s.is_finite()) {
+            let p = score.exp() / sum;
+            let v = &of.v[at(sv, kh, j)..][..dv];
+            let dp: f64 = dy.iter().zip(v).map(|(dy, v)| dy * f64::from(*v)).sum();
+            let slope = c
+                .softcap
+                .map_or(1.0, |cap| 1.0 - (score / f64::from(cap)).powi(2));
+            let ds = p * (dp - delta) * slope * f64::from(0.3f32);
+            for d in 0..dk {
+                grads[0][at(sq, h, i) + d] += ds * f64::from(of.k[at(sk, kh, j) + d]);
+                grads[1][at(sk, kh, j) + d] += ds * f64::from(of.q[at(sq, h, i) + d]);
+            }
+            for (d, dy) in dy.iter().enumerate() {
+                grads[2][at(sv, kh, j) + d] += p * dy;
+            }
+        }
+    }
+    grads
+}
+
+fn check_gradients(c: &Case, level: SimdLevel) {
+    let ((hq, hk), (dk, dv)) = (c.heads, c.dims);
+    let of = Operands::new(c);
+    let a = Attention {
+        batch: BATCH,
+        q_heads: hq,
+        kv_heads: hk,
+        q_len: c.q_len,
+        kv_lens: &of.lens,
+        dk,
+        dv,
+        scale: 0.3,
+        softcap: c.softcap,
+        mask: of.mask(c),
+    };
+    let view = |heads, len, dim| strides(c.bshd, heads, len, dim);
+    let (sq, sk) = (view(hq, c.q_len, dk), view(hk, c.kv_len, dk));
+    let (sv, so) = (view(hk, c.kv_len, dv), view(hq, c.q_len, dv));
+    let read = |data, strides| HeadsView { data, strides };
+    let (q, k, v) = (read(&of.q, sq), read(&of.k, sk), read(&of.v, sv));
+    let queries = BATCH * hq * c.q_len;
+    let dy = noise(queries * dv, 6);
+    let (mut y, mut lse) = (vec![9.0; queries * dv], vec![9.0; queries]);
+    let mut scratch = vec![0.0; attention_scratch_len(level, Threads::Pool, &a)];
+    let out = HeadsViewMut {
+        data: &mut y,
+        strides: so,
+    };
+    attention_with_lse(
+        level,
+        Threads::Pool,
+        &a,
+        q,
+        k,
+        v,
+        out,
+        Some(&mut lse),
+        &mut scratch,
+    );
+    let delta = |n: usize| {
+        let (b, h, i) = (
+            n / (hq * c.q_len),
+            n / c.q_len.max(1) % hq,
+            n % c.q_len.max(1),
+        );
+        let at = b * so[0] + h * so[1] + i * so[2];
+        let pairs = y[at..at + dv].iter().zip(&dy[at..]);
+        pairs.map(|(y, dy)| y * dy).sum()
+    };
+    let delta: Vec<f32> = (0..queries).map(delta).collect();
+    let back = Backward {
+        q,
+        k,
+        v,
+        dy: read(&dy, so),
+        lse: &lse,
+        delta: &delta,
+    };
+    let run = |threads: Threads, wanted: [bool; 2]| {
+        let mut grads = [of.q.len(), of.k.len(), of.v.len()].map(|n| vec![9.0; n]);
+        let [dq, dk, dv] = &mut grads;
+        let write = |data, strides| HeadsViewMut { data, strides };
+        let to = Cotangents {
+            queries: wanted[0].then(|| write(dq, sq)),
+            keys: wanted[1].then(|| [write(dk, sk), write(dv, sv)]),
+        };
+        let mut scratch = vec![f32::NAN; attention_grad_scratch_len(level, threads, &a)];
+        attention_grad(level, threads, &a, &back, to, &mut scratch);
+        grads
+    };
+    let both = run(Threads::Pool, [true, true]);
+    assert_eq!(
+        both,
+        run(Threads::Serial, [true, true]),
+        "the result depends on the threads"
+    );
+    assert_eq!(both[0], run(Threads::Pool, [true, false])[0]);
+    assert_eq!(both[1..], run(Threads::Pool, [false, true])[1..]);
+    for (name, (got, want)) in ["dq", "dk", "dv"]
+        .iter()
+        .zip(both.iter().zip(cotangents(c, &of, &dy)))
+    {
+        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+            assert!(
+                (f64::from(*got) - want).abs() < 1e-4 * want.abs().max(1.0),
+                "{name} {i} at {}: {got}, want {want}",
+                level.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn gradients_of_attention_agree_with_f64() {
+    let sizes = [
+        ((1, 1), 1, 1, (1, 1)),
+        ((4, 2), 1, 300, (64, 64)),
+        ((3, 3), 5, 5, (16, 7)),
+        ((2, 2), 130, 130, (32, 40)),
+        ((4, 2), 70, 200, (24, 64)),
+        ((2, 1), 9, 4, (8, 8)),
+        ((1, 1), 200, 420, (33, 20)),
+        ((1, 1), 3, 0, (8, 8)),
+        ((1, 1), 0, 5, (8, 8)),
+    ];
+    for &level in SimdLevel::available() {
+        for (i, &(heads, q_len, kv_len, dims)) in sizes.iter().enumerate() {
+            let kinds = [
+                Kind::None,
+                Kind::Causal,
+                Kind::Window(3),
+                Kind::Window(90),
+                Kind::Keep,
+            ];
+            for (j, &kind) in kinds.iter().enumerate() {
+                let case = Case {
+                    heads,
+                    q_len,
+                    kv_len,
+                    dims,
+                    kind,
+                    softcap: ((i + j) % 3 == 0).then_some(5.0),
+                    bshd: (i + j) % 2 == 0,
+                };
+                check_gradients(&case, level);
             }
         }
     }

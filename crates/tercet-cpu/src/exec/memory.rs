@@ -18,9 +18,57 @@ type Word = u128;
 /// what a run does not reach costs nothing.
 #[derive(Default)]
 pub(crate) struct Buffer {
-    words: Box<[Word]>,
+    pages: Pages,
     start: usize,
     len: usize,
+}
+
+enum Pages {
+    Usual(Box<[Word]>),
+    /// Kernels walk through more memory at once than the processor keeps addresses of small pages of.
+    #[cfg(target_os = "linux")]
+    Large(memmap2::MmapMut),
+}
+
+impl Default for Pages {
+    fn default() -> Pages {
+        Pages::Usual(Box::default())
+    }
+}
+
+impl Pages {
+    /// Zeroed memory of at least so many bytes.
+    fn zeroed(len: usize) -> Option<Pages> {
+        #[cfg(target_os = "linux")]
+        {
+            /// Bytes from which memory has several large pages, of 2 MiB, or of 32 with the pages of some processors.
+            const LARGE: usize = 4 << 20;
+            if len >= LARGE {
+                let pages = memmap2::MmapOptions::new().len(len).map_anon().ok()?;
+                // Without large pages it is memory as any.
+                pages.advise(memmap2::Advice::HugePage).ok();
+                return Some(Pages::Large(pages));
+            }
+        }
+        let words = (len + ALIGN_BYTES).div_ceil(size_of::<Word>());
+        try_zeroed_slice_box(words).ok().map(Pages::Usual)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Pages::Usual(words) => bytemuck::cast_slice(words),
+            #[cfg(target_os = "linux")]
+            Pages::Large(pages) => pages,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Pages::Usual(words) => bytemuck::cast_slice_mut(words),
+            #[cfg(target_os = "linux")]
+            Pages::Large(pages) => pages,
+        }
+    }
 }
 
 impl Buffer {
@@ -32,22 +80,18 @@ impl Buffer {
         if len == 0 {
             return Ok(Buffer::default());
         }
-        let words = (len + ALIGN_BYTES).div_ceil(size_of::<Word>());
         let bytes = len as u64;
-        let words: Box<[Word]> =
-            try_zeroed_slice_box(words).map_err(|()| RunError::OutOfMemory { what, bytes })?;
-        let start = bytemuck::cast_slice::<Word, u8>(&words)
-            .as_ptr()
-            .align_offset(ALIGN_BYTES);
-        Ok(Buffer { words, start, len })
+        let pages = Pages::zeroed(len).ok_or(RunError::OutOfMemory { what, bytes })?;
+        let start = pages.bytes().as_ptr().align_offset(ALIGN_BYTES);
+        Ok(Buffer { pages, start, len })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[self.start..self.start + self.len]
+        &self.pages.bytes()[self.start..self.start + self.len]
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[self.start..self.start + self.len]
+        &mut self.pages.bytes_mut()[self.start..self.start + self.len]
     }
 }
 

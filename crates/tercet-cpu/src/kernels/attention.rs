@@ -7,8 +7,11 @@
 //! calculation for softmax"); blocks that no row may see are skipped. Many rows
 //! multiply through the tile kernel, few by dot products in place.
 
+mod grad;
 mod products;
 mod scores;
+
+pub use grad::{Backward, Cotangents, attention_grad, attention_grad_scratch_len};
 
 use std::ops::Range;
 
@@ -104,12 +107,19 @@ impl Attention<'_> {
         }
     }
 
+    /// Whether an operand or result of so many heads and positions lies inside so many elements.
+    fn fits(&self, len: usize, [heads, seq, dim]: [usize; 3], s: [usize; 3]) -> bool {
+        self.batch * heads * seq * dim == 0
+            || (self.batch - 1) * s[0] + (heads - 1) * s[1] + (seq - 1) * s[2] + dim <= len
+    }
+
+    /// Panics unless operands and result are as long as sizes and strides say.
     fn check(
         &self,
         q: &HeadsView<'_>,
         k: &HeadsView<'_>,
         v: &HeadsView<'_>,
-        out: &HeadsViewMut<'_>,
+        out: (usize, [usize; 3]),
     ) {
         assert!(
             self.kv_heads > 0 && self.q_heads.is_multiple_of(self.kv_heads),
@@ -120,32 +130,17 @@ impl Attention<'_> {
             "one kv_len, or one per batch entry"
         );
         let kv_len = self.kv_lens.iter().copied().max().unwrap_or(0);
-        let fits = |len: usize, heads: usize, seq: usize, dim: usize, s: [usize; 3]| {
-            self.batch * heads * seq * dim == 0
-                || (self.batch - 1) * s[0] + (heads - 1) * s[1] + (seq - 1) * s[2] + dim <= len
-        };
+        let queries = [self.q_heads, self.q_len, self.dk];
+        let results = [self.q_heads, self.q_len, self.dv];
+        let keys = [self.kv_heads, kv_len, self.dk];
+        let values = [self.kv_heads, kv_len, self.dv];
         assert!(
-            fits(q.data.len(), self.q_heads, self.q_len, self.dk, q.strides),
+            self.fits(q.data.len(), queries, q.strides),
             "q is too short"
         );
-        assert!(
-            fits(k.data.len(), self.kv_heads, kv_len, self.dk, k.strides),
-            "k is too short"
-        );
-        assert!(
-            fits(v.data.len(), self.kv_heads, kv_len, self.dv, v.strides),
-            "v is too short"
-        );
-        assert!(
-            fits(
-                out.data.len(),
-                self.q_heads,
-                self.q_len,
-                self.dv,
-                out.strides
-            ),
-            "out is too short"
-        );
+        assert!(self.fits(k.data.len(), keys, k.strides), "k is too short");
+        assert!(self.fits(v.data.len(), values, v.strides), "v is too short");
+        assert!(self.fits(out.0, results, out.1), "out is too short");
         let (len, strides) = match &self.mask {
             Mask::None | Mask::Causal | Mask::SlidingWindow(_) => return,
             Mask::Keep(keep, strides) => (keep.len(), strides),
@@ -205,12 +200,41 @@ pub fn attention(
     out: HeadsViewMut<'_>,
     scratch: &mut [f32],
 ) {
-    a.check(&q, &k, &v, &out);
-    if a.batch * a.q_heads * a.q_len * a.dv == 0 {
+    attention_with_lse(level, threads, a, q, k, v, out, None, scratch);
+}
+
+/// [`attention`], with the logarithm of the sum of the exponentials of each query's scores, `[batch, q_heads, q_len]`, where it is wanted:
+/// `-inf` of a query that sees no key.
+///
+/// # Panics
+/// As [`attention`], or if `lse` is shorter than that.
+#[allow(clippy::too_many_arguments, reason = "operands, outputs, scratch")]
+pub fn attention_with_lse(
+    level: SimdLevel,
+    threads: Threads,
+    a: &Attention<'_>,
+    q: HeadsView<'_>,
+    k: HeadsView<'_>,
+    v: HeadsView<'_>,
+    out: HeadsViewMut<'_>,
+    lse: Option<&mut [f32]>,
+    scratch: &mut [f32],
+) {
+    a.check(&q, &k, &v, (out.data.len(), out.strides));
+    let queries = a.batch * a.q_heads * a.q_len;
+    assert!(
+        lse.as_ref().is_none_or(|lse| lse.len() >= queries),
+        "lse is too short"
+    );
+    if queries * a.dv == 0 {
+        if let Some(lse) = lse {
+            lse.fill(f32::NEG_INFINITY);
+        }
         return;
     }
     let strides = out.strides;
     let out = SharedMut::new(out.data);
+    let lse = lse.map(SharedMut::new);
     let rows = a.q_heads / a.kv_heads * a.q_len;
     let blocks = rows.div_ceil(rows_per_task(a));
     let tasks = a.batch * a.kv_heads * blocks;
@@ -228,6 +252,7 @@ pub fn attention(
                 v,
                 out,
                 out_strides: strides,
+                lse,
                 b: pair / a.kv_heads,
                 kv_head: pair % a.kv_heads,
                 rows: block * rows_per_task(a)..rows.min((block + 1) * rows_per_task(a)),
@@ -245,6 +270,7 @@ struct Job<'a> {
     v: HeadsView<'a>,
     out: SharedMut<f32>,
     out_strides: [usize; 3],
+    lse: Option<SharedMut<f32>>,
     b: usize,
     kv_head: usize,
     rows: Range<usize>,
@@ -260,6 +286,22 @@ impl Job<'_> {
             self.kv_head * group + row / self.a.q_len,
             row % self.a.q_len,
         )
+    }
+
+    /// The keys of a block that one of some rows sees by position, from the block's first.
+    #[inline(always)]
+    fn seen(&self, rows: Range<usize>, keys: &Range<usize>) -> Range<usize> {
+        if matches!(self.a.mask, Mask::None | Mask::Keep(..) | Mask::Bias(..)) {
+            return 0..keys.len();
+        }
+        let kv_len = self.a.kv_len(self.b);
+        let (mut first, mut end) = (keys.end, keys.start);
+        for r in rows {
+            let seen = self.a.visible(self.row(r).1, kv_len);
+            (first, end) = (first.min(seen.start), end.max(seen.end));
+        }
+        let of = |key: usize| key.clamp(keys.start, keys.end) - keys.start;
+        of(first)..of(end).max(of(first))
     }
 }
 
@@ -301,7 +343,10 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
         for r in 0..n {
             let scores = &mut scores[r * KEY_BLOCK..r * KEY_BLOCK + keys.len()];
             mask_row::<S>(job, r, keys.clone(), kv_len, scores);
-            let grown = exp_row::<S>(scores, &mut max[r], &mut sum[r]);
+            let seen = job.seen(r..r + 1, &keys);
+            scores[..seen.start].fill(0.0);
+            scores[seen.end..].fill(0.0);
+            let grown = exp_row::<S>(&mut scores[seen], &mut max[r], &mut sum[r]);
             if grown != 1.0 {
                 acc[r * a.dv..(r + 1) * a.dv]
                     .iter_mut()
@@ -316,6 +361,11 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
         let [sb, sh, sq] = job.out_strides;
         let out = job.out.slice(job.b * sb + head * sh + query * sq, a.dv);
         let scale = if sum[r] == 0.0 { 0.0 } else { 1.0 / sum[r] };
+        if let Some(lse) = job.lse {
+            let at = (job.b * a.q_heads + head) * a.q_len + query;
+            // Of no keys `-inf + -inf`. Each query belongs to one task.
+            lse.slice(at, 1)[0] = max[r] + sum[r].ln();
+        }
         let mut poisoned = false;
         for (out, x) in out.iter_mut().zip(&acc[r * a.dv..(r + 1) * a.dv]) {
             *out = x * scale;

@@ -7,6 +7,8 @@
 //! Each step gives the bits that the function of [`super::vmath`] gives: nothing is contracted or
 //! reordered.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::SimdLevel;
@@ -219,7 +221,12 @@ unsafe fn body<S: Simd>(
                 held[k * TILE..][..n].copy_from_slice(&outs[k][from..][..n]);
             }
         }
-        for step in steps {
+        let share = TILE.div_ceil(steps.len().max(1));
+        for (i, step) in steps.iter().enumerate() {
+            if steps.len() >= MANY_STEPS {
+                let next = from + TILE + i * share;
+                ahead::<S>(inputs, outs, next..next + share);
+            }
             let (out, low, high, high_at) = match step.to {
                 Target::Out(k) => (&mut outs[k][from..][..n], &*tiles, &[][..], usize::MAX),
                 Target::Tile(t) => {
@@ -240,6 +247,30 @@ unsafe fn body<S: Simd>(
             apply::<S>(level, step.action, &x, out);
         }
     }
+}
+
+/// Steps from which a tile takes so long that the hardware no longer follows operands: what the next tile reads and writes is asked for
+/// meanwhile.
+const MANY_STEPS: usize = 4;
+
+/// Asks for elements of operands and results, which may lie beyond their ends: nothing is read.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn ahead<S: Simd>(inputs: &[Input<'_>], outs: &[&mut [f32]], elements: Range<usize>) {
+    const LINE: usize = 16;
+    let ask = |start: *const f32| {
+        for at in elements.clone().step_by(LINE) {
+            S::prefetch(start.wrapping_add(at).cast());
+        }
+    };
+    for input in inputs {
+        if let Input::Slice(x) = input {
+            ask(x.as_ptr());
+        }
+    }
+    outs.iter().for_each(|out| ask(out.as_ptr()));
 }
 
 /// The steps but those of scalars alone, which are computed here, once instead of for each element.

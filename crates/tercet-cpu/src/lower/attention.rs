@@ -1,13 +1,15 @@
 //! Attention and rotary embedding of f32.
 
+pub(crate) mod grad;
+
 use smallvec::SmallVec;
 use tercet_ir::ops::{Attention as AttentionOp, RopeStyle};
 use tercet_ir::ops::{Layout as Axes, MaskKind};
 use tercet_ir::{EvalError, Graph, Node, Op, Support};
 
-use crate::args::{Args, View};
+use crate::args::{Args, View, ViewMut};
 use crate::kernels::attention::{
-    Attention, HeadsView, HeadsViewMut, Mask, attention, attention_scratch_len,
+    Attention, HeadsView, HeadsViewMut, Mask, attention_scratch_len, attention_with_lse,
 };
 use crate::kernels::rows::{RopePairs, rope};
 use crate::kernels::{SimdLevel, Threads};
@@ -41,6 +43,23 @@ fn heads<'a>(axes: Axes, view: &View<'a>) -> HeadsView<'a> {
         data: view.tail(),
         strides: strides(axes, view.layout),
     }
+}
+
+fn heads_mut<'a>(axes: Axes, out: &'a mut ViewMut<'_>) -> HeadsViewMut<'a> {
+    HeadsViewMut {
+        strides: strides(axes, out.layout),
+        data: out.as_mut(),
+    }
+}
+
+fn keep_mask<'a>(mask: &View<'a>) -> Mask<'a> {
+    Mask::Keep(mask.dense_bytes(), mask_strides(mask.layout))
+}
+
+/// Scores and sums: about two products of the queries with every key.
+fn work(layouts: &[Layout]) -> usize {
+    let keys = layouts[1].numel() / layouts[1].shape()[3].max(1);
+    layouts[0].numel() * keys / 16
 }
 
 /// The attention of these layouts, without mask data.
@@ -80,10 +99,12 @@ fn mask_strides(layout: &Layout) -> [usize; 4] {
     strides
 }
 
-/// `Attention`.
+/// `Attention`, and `AttentionWithLse`.
 pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
-    let Op::Attention(op) = node.op.clone() else {
-        unreachable!("invariant: the table gives this kernel one operator")
+    let op = match &node.op {
+        Op::Attention(op) => op.clone(),
+        Op::AttentionWithLse(op) => op.attention(),
+        _ => unreachable!("invariant: the table gives this kernel two operators"),
     };
     let level = SimdLevel::detect();
     let sizing = op.clone();
@@ -97,20 +118,17 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         };
         let mut a = sized(&op, [q.layout, k.layout, v.layout], &lens);
         match op.mask {
-            MaskKind::Keep => {
-                let mask = args.ins[3];
-                a.mask = Mask::Keep(mask.dense_bytes(), mask_strides(mask.layout));
-            }
+            MaskKind::Keep => a.mask = keep_mask(&args.ins[3]),
             MaskKind::Bias => {
                 let mask = args.ins[3];
                 a.mask = Mask::Bias(mask.dense(), mask_strides(mask.layout));
             }
             MaskKind::None | MaskKind::Causal | MaskKind::Window(_) => {}
         }
-        let out = HeadsViewMut {
-            strides: strides(op.layout, args.outs[0].layout),
-            data: args.outs[0].as_mut(),
-        };
+        let mut outs = args.outs.iter_mut();
+        let out = outs.next().map(|out| heads_mut(op.layout, out));
+        let out = out.expect("invariant: attention has a result");
+        let lse = outs.next().map(|lse| lse.as_mut::<f32>());
         let (q, k, v) = (
             heads(op.layout, &q),
             heads(op.layout, &k),
@@ -118,7 +136,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         );
         let scratch = floats_mut(args.scratch);
         let threads = Threads::parallel(args.parallel);
-        attention(level, threads, &a, q, k, v, out, scratch);
+        attention_with_lse(level, threads, &a, q, k, v, out, lse, scratch);
         Ok(())
     };
     let mut accepts = vec![Accept::Dense; node.inputs.len()];
@@ -131,11 +149,7 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
             let a = sized(&sizing, [q, k, v], &[]);
             4 * threads * attention_scratch_len(level, Threads::Serial, &a)
         })),
-        work: |layouts| {
-            // Scores and sums: about two products of the queries with every key.
-            let keys = layouts[1].numel() / layouts[1].shape()[3].max(1);
-            layouts[0].numel() * keys / 16
-        },
+        work,
         ..Lowered::new(node.inputs.len(), run)
     }
 }

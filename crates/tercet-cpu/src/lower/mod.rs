@@ -4,7 +4,7 @@
 //! off this table: the first row of the operator's kind whose `supports` accepts the node runs it.
 
 mod arg_extreme;
-mod attention;
+pub(crate) mod attention;
 mod concat;
 pub(crate) mod control;
 mod conv;
@@ -45,48 +45,22 @@ mod splat;
 mod splat_grad;
 mod state_scan;
 mod top_k;
+mod zeroed;
 
-use bytemuck::allocation::try_zeroed_slice_box;
-use tercet_ir::{
-    DType, EvalError, Graph, Node, Op, OpKind, Support, TensorError, TensorType, Tier,
-};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support, Tier};
 
 use crate::args::{Args, Packed, View};
+use attention::grad;
 use tercet_ir::layout::{Layout, SymLayout};
 
 pub(crate) use copy::{copy_kernel, copy_view};
+pub(crate) use zeroed::{words, zeroed_floats};
 
 /// A kernel call.
 pub(crate) type Run = Box<dyn Fn(&mut Args<'_>) -> Result<(), EvalError> + Send + Sync>;
 
 /// Makes [`Packed`] of an operand.
 pub(crate) type Pack = Box<dyn Fn(&View<'_>) -> Result<Packed, EvalError> + Send + Sync>;
-
-/// Zeros that a kernel packs weights into.
-///
-/// # Errors
-/// [`EvalError::Tensor`] when there is no room for them.
-pub(crate) fn zeroed_floats(len: usize) -> Result<Vec<f32>, EvalError> {
-    let floats = try_zeroed_slice_box(len).map_err(|()| {
-        let ty = TensorType::new(DType::F32, &[len]);
-        let bytes = ty.saturating_bytes();
-        TensorError::OutOfMemory { ty, bytes }
-    })?;
-    Ok(floats.into_vec())
-}
-
-/// As [`zeroed_floats`], of I32.
-///
-/// # Errors
-/// [`EvalError::Tensor`] when there is no room for them.
-pub(crate) fn words(len: usize) -> Result<Vec<i32>, EvalError> {
-    let made = try_zeroed_slice_box(len).map_err(|()| {
-        let ty = TensorType::new(DType::I32, &[len]);
-        let bytes = ty.saturating_bytes();
-        TensorError::OutOfMemory { ty, bytes }
-    })?;
-    Ok(made.into_vec())
-}
 
 /// Bytes of scratch memory for operands of these layouts, on this many threads.
 pub(crate) type Scratch = Box<dyn Fn(&[Layout], usize) -> usize + Send + Sync>;
@@ -344,6 +318,18 @@ pub(crate) const KERNELS: &[Kernel] = &[
         OpKind::Attention,
         attention::supports,
         attention::lower,
+    ),
+    kernel(
+        "attention",
+        OpKind::AttentionWithLse,
+        grad::supports,
+        attention::lower,
+    ),
+    kernel(
+        "attention_grad",
+        OpKind::AttentionGrad,
+        grad::supports,
+        grad::lower,
     ),
     through_f32(
         "rope",

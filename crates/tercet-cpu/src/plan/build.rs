@@ -1,5 +1,6 @@
 //! Walks the legal graph once: a place for every value, a step for every kernel.
 
+mod gradients;
 mod last;
 mod steps;
 
@@ -15,6 +16,7 @@ use tercet_ir::{
 
 use super::{Commit, Const, Place, Program, Root, SizeCheck, SlotDraft, Source, finish};
 use crate::exec::Sub;
+use crate::lower::attention::grad::twin;
 use crate::lower::{Kernel, Lower, Lowered, control, find, varies};
 use steps::Site;
 use tercet_ir::layout::{SymLayout, View, check_slice, in_place_updates, numel, view_of};
@@ -108,7 +110,7 @@ fn drafted(
         slots: Vec::new(),
         updates,
         last,
-        summed: HashMap::new(),
+        made: HashMap::new(),
         program: Program {
             signature,
             prepare: Vec::new(),
@@ -156,8 +158,8 @@ struct Builder<'a> {
     updates: HashMap<Value, NodeId>,
     /// Nodes whose results are written with channels last.
     last: &'a Last,
-    /// Sums that are there already.
-    summed: HashMap<NodeId, Vec<Place>>,
+    /// The results of nodes that an earlier step has computed with its own.
+    made: HashMap<NodeId, Vec<Place>>,
     program: Program,
 }
 
@@ -210,9 +212,12 @@ impl Builder<'_> {
                     View::NeedsDense => Err(too_large(&node.outputs[0])),
                 }
             }
-            Lower::Kernel(_) if self.summed.contains_key(&id) => Ok(self.summed[&id].clone()),
+            Lower::Kernel(_) if self.made.contains_key(&id) => Ok(self.made[&id].clone()),
             Lower::Kernel(_) if self.last.nodes.contains(&id) => self.last(kernel.name, id, node),
-            Lower::Kernel(lower) => self.call(kernel, id, node, lower),
+            Lower::Kernel(lower) => match twin(self.graph, id, node) {
+                Some(other) => self.both_gradients(kernel, id, node, other),
+                None => self.call(kernel, id, node, lower),
+            },
             Lower::Product(lower) => {
                 let rounded = self.how.rounded;
                 self.call(kernel, id, node, move |graph, node| {

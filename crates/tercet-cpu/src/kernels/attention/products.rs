@@ -49,69 +49,75 @@ pub(super) unsafe fn score_block<S: Simd>(
     };
     for col in (0..keys.len()).step_by(nr) {
         gemm::pack_panel::<S>(&view, col, panel);
-        let rows = Operand {
-            data: queries.as_ptr(),
-            stride: dk,
+        let columns = col..keys.len().min(col + nr);
+        let wanted = |rows: Range<usize>| {
+            let seen = job.seen(rows, &keys);
+            match seen.start < columns.end && columns.start < seen.end {
+                true => 0..dk,
+                // The mask writes these scores.
+                false => 0..0,
+            }
         };
-        let c = scores.as_mut_ptr().add(col);
-        tiles::<S>(
+        let product = Product {
             n,
-            dk,
-            rows,
-            (panel.as_ptr(), nr),
-            c,
-            KEY_BLOCK,
-            keys.len() - col,
-            Columns::Padded,
-        );
+            a: queries.as_ptr(),
+            a_row: dk,
+            b: panel.as_ptr(),
+            b_step: nr,
+            c: scores.as_mut_ptr().add(col),
+            c_row: KEY_BLOCK,
+            cols: columns.len(),
+            columns: Columns::Padded,
+        };
+        product.tiles::<S>(wanted);
     }
 }
 
-/// Rows of A: the distance between them.
-#[derive(Clone, Copy)]
-struct Operand {
-    data: *const f32,
-    stride: usize,
-}
-
-/// `c[0..n, 0..cols] = a[0..n, 0..k] b` for a packed panel, `+=` for a `b` of
-/// [`Columns::Exact`], for at most the columns of one panel;
-/// `b` is a pointer and the distance between rows.
-///
-/// # Safety
-/// Needs the instructions of `S`; all operands are valid for these sizes.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "operands and sizes of a product")]
-unsafe fn tiles<S: Simd>(
+/// `c[0..n, 0..cols] = a[0..n, 0..k] b` for a packed panel, `+=` for a `b` of [`Columns::Exact`], for at most the columns of one panel.
+/// Strides are between rows, but for those of `b`.
+struct Product {
     n: usize,
-    k: usize,
-    a: Operand,
-    b: (*const f32, usize),
+    a: *const f32,
+    a_row: usize,
+    b: *const f32,
+    b_step: usize,
     c: *mut f32,
     c_row: usize,
     cols: usize,
     columns: Columns,
-) {
-    let nr = S::TILE_VECTORS * S::LANES;
-    let cols = cols.min(nr);
-    let vectors = cols.div_ceil(S::LANES);
-    let count = n.div_ceil(S::TILE_ROWS);
-    for i in 0..count {
-        let (row, end) = (i * n / count, (i + 1) * n / count);
-        let tile = Tile {
-            k,
-            a: a.data.add(row * a.stride),
-            a_row: a.stride,
-            a_step: 1,
-            b: b.0,
-            b_step: b.1,
-            c: c.add(row * c_row),
-            c_row,
-            next: b.0,
-            last: cols - (vectors - 1) * S::LANES,
-            add: columns == Columns::Exact,
-        };
-        gemm::tile_function(S::LEVEL, end - row, vectors, columns)(&tile);
+}
+
+impl Product {
+    /// Tile by tile, of those products `0..k` that `wanted` says of its rows; tiles of none are left as they are.
+    ///
+    /// # Safety
+    /// Needs the instructions of `S`; all operands are valid for these sizes.
+    #[inline(always)]
+    unsafe fn tiles<S: Simd>(&self, wanted: impl Fn(Range<usize>) -> Range<usize>) {
+        let vectors = self.cols.div_ceil(S::LANES);
+        let count = self.n.div_ceil(S::TILE_ROWS);
+        for i in 0..count {
+            let (row, end) = (i * self.n / count, (i + 1) * self.n / count);
+            let ks = wanted(row..end);
+            if ks.is_empty() {
+                continue;
+            }
+            let b = self.b.add(ks.start * self.b_step);
+            let tile = Tile {
+                k: ks.len(),
+                a: self.a.add(row * self.a_row + ks.start),
+                a_row: self.a_row,
+                a_step: 1,
+                b,
+                b_step: self.b_step,
+                c: self.c.add(row * self.c_row),
+                c_row: self.c_row,
+                next: b,
+                last: self.cols - (vectors - 1) * S::LANES,
+                add: self.columns == Columns::Exact,
+            };
+            gemm::tile_function(S::LEVEL, end - row, vectors, self.columns)(&tile);
+        }
     }
 }
 
@@ -148,22 +154,19 @@ pub(super) unsafe fn add_values<S: Simd>(
         }
         return;
     }
-    let rows = Operand {
-        data: scores.as_ptr(),
-        stride: KEY_BLOCK,
-    };
     for col in (0..dv).step_by(nr) {
-        let v = job.v.data[base + col..].as_ptr();
-        let c = acc.as_mut_ptr().add(col);
-        tiles::<S>(
+        let product = Product {
             n,
-            keys.len(),
-            rows,
-            (v, stride),
-            c,
-            dv,
-            dv - col,
-            Columns::Exact,
-        );
+            a: scores.as_ptr(),
+            a_row: KEY_BLOCK,
+            b: job.v.data[base + col..].as_ptr(),
+            b_step: stride,
+            c: acc.as_mut_ptr().add(col),
+            c_row: dv,
+            cols: nr.min(dv - col),
+            columns: Columns::Exact,
+        };
+        // Keys that no row of a tile sees have the weight zero.
+        product.tiles::<S>(|rows| job.seen(rows, &keys));
     }
 }

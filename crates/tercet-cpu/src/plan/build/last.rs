@@ -46,7 +46,7 @@ impl Builder<'_> {
             place.layout = place.layout.transpose(&FROM_LAST);
         }
         if let Some(sum) = sum {
-            self.summed.insert(sum.node, places.clone());
+            self.made.insert(sum.node, places.clone());
         }
         Ok(places)
     }
