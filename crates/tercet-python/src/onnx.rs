@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict};
-use tercet::{Device, Port};
+use tercet::{Device, Port, Tensor};
 use tercet_models::onnx::{Description, ImportOptions, Session, SessionError, Strings};
 
 use crate::errors::{self, ModelError, RunError};
@@ -115,7 +115,8 @@ impl PyOnnxModel {
             // A run that panicked is a bug of the engine; what it left is as after a failed run.
             let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
             let results = session.run(&inputs, wanted.as_deref())?;
-            let strings = |(name, tensor)| (session.gives_strings(&name), name, tensor);
+            let strings =
+                |(name, tensor): (String, Tensor)| (session.gives_strings(&name), name, tensor);
             Ok(results.into_iter().map(strings).collect::<Vec<_>>())
         });
         let arrays = PyDict::new(py);
