@@ -9,6 +9,8 @@ mod common;
 use std::io::Write;
 use std::process::Stdio;
 
+#[cfg(feature = "serve")]
+use common::serving;
 use common::{bad, data, demo, good, json, tercet, text};
 
 #[test]
@@ -91,6 +93,41 @@ fn drafts_that_cannot_be_are_refused() {
     ] {
         let all = [&["generate", "--device", "cpu", "-n", "4"][..], args].concat();
         bad(&all, code, &[want]);
+    }
+}
+
+/// A server of one slot, whose answers are what `generate` writes.
+#[cfg(feature = "serve")]
+#[test]
+fn servers_of_one_slot_take_drafts() {
+    let model = demo("tiny-rust-llama-f16.gguf");
+    let prompt = "let x = 5; let y = 6; let x = 5; let y = 6; let";
+    let written = good(&["generate", "--device", "cpu", "-n", "32", "-p", prompt]).out;
+    let expected = written.strip_prefix(prompt).unwrap().trim_end_matches('\n');
+    let base = ["serve", "--port", "0", "--device", "cpu", "--draft"];
+    for draft in ["ngram", &model] {
+        let server = serving(&[&base[..], &[draft, "--parallel", "1"]].concat());
+        let ask = serde_json::json!({"model": "tiny-rust-llama", "prompt": prompt, "max_tokens": 32, "temperature": 0});
+        let answer = server.post("/v1/completions", &ask);
+        assert_eq!(answer["choices"][0]["text"], expected, "{draft}");
+    }
+    let scratch = common::Scratch::new("drafting-serve");
+    let graph = scratch.file("rows.tercet", common::GRAPH);
+    for (more, code, want) in [
+        (&["ngram"][..], 1, "--parallel 1"),
+        (
+            &["ngram", "--parallel", "1", "--draft-tokens", "8"],
+            2,
+            "from 1 to 7",
+        ),
+        (&["no such file", "--parallel", "1"], 1, "no such file"),
+        (
+            &["ngram", "--parallel", "1", "-m", &graph, "-b", "n=4"],
+            2,
+            "none is served",
+        ),
+    ] {
+        bad(&[&base[..], more].concat(), code, &[want]);
     }
 }
 

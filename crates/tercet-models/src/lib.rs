@@ -52,12 +52,12 @@ pub use adapter::{Adapter, AdapterError, LowRank};
 pub use builder::training;
 pub use builder::{
     BatchDecoder, BatchEvent, BatchGenerator, BatchOptions, CacheFormat, Classifier, Decoder,
-    DecoderOptions, DenseModule, Draft, DraftCounts, DraftError, Embedder, Encoder, EncoderOutput,
-    Entity, Generator, Happened, Label, MOST_DRAFTED, MadeUp, Model, ModelError, Moonshine,
-    PictureClassifier, PictureEncoder, PictureLabels, PictureReader, PoolingMode, Products,
-    Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Sequence,
-    SequenceId, SourceReader, Speech, Step, TextToText, TextToTextOptions, TokenLabel,
-    VisionLanguage, VisionModel, VisionOutput, Weights,
+    DecoderOptions, DenseModule, Draft, DraftCounts, DraftError, DraftedGenerator, Embedder,
+    Encoder, EncoderOutput, Entity, Generator, Happened, Label, MOST_DRAFTED, MadeUp, Model,
+    ModelError, Moonshine, PictureClassifier, PictureEncoder, PictureLabels, PictureReader,
+    PoolingMode, Products, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceModule,
+    SentenceModules, Sequence, SequenceId, SourceReader, Speech, Step, TextToText,
+    TextToTextOptions, TokenLabel, VisionLanguage, VisionModel, VisionOutput, Weights,
 };
 pub use config::{
     Activation, ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward,
@@ -68,7 +68,7 @@ pub use error::Error;
 pub use gguf::{GgmlType, Gguf, GgufError};
 pub use hf::{ClassHead, HfError, HfFolder, HfWeights, Prompts, SentenceFolder};
 pub use mmap::{FileError, MappedFile};
-pub use open::{EncoderOptions, Family, Likeness, ModelFiles, Prompt};
+pub use open::{DraftOptions, EncoderOptions, Family, Likeness, ModelFiles, Prompt};
 pub use picture::{Picture, PictureError, PictureProcessor, TileProcessor};
 pub use safetensors::{SafeDtype, SafeTensorInfo, SafeTensors, SafeTensorsError};
 pub use save::{SaveError, SaveOptions};

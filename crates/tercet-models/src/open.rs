@@ -9,7 +9,12 @@ mod vision_language;
 
 use std::path::Path;
 
-use crate::builder::{BatchDecoder, BatchOptions, Decoder, DecoderOptions, Weights};
+use tercet::{DType, Device};
+
+use crate::builder::{
+    BatchDecoder, BatchOptions, Decoder, DecoderOptions, Draft, ModelError, Products, Sampling,
+    Weights,
+};
 use crate::config::{self, DecoderSpec, decoder};
 use crate::error::Error;
 use crate::gguf::Gguf;
@@ -184,4 +189,49 @@ impl ModelFiles {
         let options = options(&config);
         Ok(BatchDecoder::build(&config, &self.weights(), options)?)
     }
+
+    /// A draft for a model with the tokenizer `of`, compiled.
+    ///
+    /// # Errors
+    /// [`Error`] of the files and the device; [`DraftError`](crate::DraftError) of another vocabulary, or layers that remember in states.
+    pub fn draft(&self, options: &DraftOptions<'_>, of: &Tokenizer) -> Result<Draft, Error> {
+        let DraftOptions {
+            device,
+            context,
+            dtype,
+            products,
+            sampling,
+        } = *options;
+        let decoder = self.decoder(|config| {
+            let options = DecoderOptions::new(config);
+            // What is beyond the context that it was trained for is of little use as a proposal.
+            let context = context.min(options.context);
+            DecoderOptions {
+                context,
+                chunk: options.chunk.min(context),
+                dtype,
+                products,
+                sampling: Some(sampling),
+                ..options
+            }
+        })?;
+        let generator = decoder.generator(device)?;
+        let draft = Draft::model(generator, &self.tokenizer()?, of);
+        Ok(draft.map_err(ModelError::from)?)
+    }
+}
+
+/// How a draft model is compiled: as the model that it writes for.
+#[derive(Clone, Copy)]
+pub struct DraftOptions<'a> {
+    /// Where it runs.
+    pub device: &'a Device,
+    /// Tokens of a text at most.
+    pub context: usize,
+    /// The float dtype of the arithmetic.
+    pub dtype: DType,
+    /// What rows of F32 become on their way into products.
+    pub products: Products,
+    /// How tokens are chosen by the graph.
+    pub sampling: Sampling,
 }

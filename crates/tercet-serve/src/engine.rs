@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use tercet_models::{BatchGenerator, Sequence, Tokenizer};
+use tercet_models::{Sequence, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::Refusal;
@@ -15,6 +15,7 @@ use crate::language::Reply;
 use crate::metrics::{Metrics, count};
 use crate::pool::{Full, Load};
 use crate::texts::Texts;
+use crate::writer::Writer;
 
 /// Where the pieces of a text go: to a request that may have several, of which this is one.
 #[derive(Clone)]
@@ -115,7 +116,7 @@ impl Engine {
     /// What the system says where a thread cannot be started.
     pub(crate) fn start(
         name: &str,
-        batch: BatchGenerator,
+        writer: Box<dyn Writer>,
         tokenizer: Arc<Tokenizer>,
         most_waiting: usize,
     ) -> std::io::Result<Engine> {
@@ -127,12 +128,12 @@ impl Engine {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            slots: batch.slots(),
+            slots: writer.slots(),
             most_waiting,
         });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(format!("tercet-{name}"));
-        let thread = thread.spawn(move || work(&of_thread, batch, &tokenizer))?;
+        let thread = thread.spawn(move || work(&of_thread, writer, &tokenizer))?;
         Ok(Engine {
             shared,
             thread: Some(thread),
@@ -194,8 +195,8 @@ impl Drop for Engine {
     }
 }
 
-fn work(shared: &Shared, batch: BatchGenerator, tokenizer: &Tokenizer) {
-    let mut texts = Texts::new(batch, tokenizer);
+fn work(shared: &Shared, writer: Box<dyn Writer>, tokenizer: &Tokenizer) {
+    let mut texts = Texts::new(writer, tokenizer);
     while let Some(new) = shared.next(texts.count()) {
         // A panic is a bug of ours that one of the texts met: all of them end, which their clients see by the end of the
         // answers they wait for, and the next ones find empty slots.

@@ -141,6 +141,16 @@ pub enum ServeError {
         /// Why, and what to do.
         reason: String,
     },
+    /// A language model with a draft was to write several texts at a time.
+    #[error(
+        "`{name}` has a draft, and with one a model writes one text at a time, not {slots}: start it with one slot (--parallel 1), or leave out the draft"
+    )]
+    DraftSlots {
+        /// Its name.
+        name: String,
+        /// The slots that were asked for.
+        slots: usize,
+    },
     /// Another copy of a graph has no room.
     #[error("no room for another slot of `{name}`; start with fewer slots")]
     Slot {

@@ -15,8 +15,8 @@ use tercet_models::constraint::Constraint;
 use tercet_models::constraint::{ConstraintError, Grammar, Grammars};
 use tercet_models::dataset::ChatTemplate;
 use tercet_models::{
-    BatchGenerator, BatchOptions, CacheFormat, Finish, ModelFiles, Products, SamplingOptions,
-    ScaledAdapter, Sequence, Tokenizer, turn_ends,
+    CacheFormat, Finish, ModelFiles, Products, SamplingOptions, ScaledAdapter, Sequence, Tokenizer,
+    turn_ends,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -26,6 +26,7 @@ use crate::likely::Scored;
 use crate::metrics::Metrics;
 use crate::options::ServeOptions;
 use crate::pool::Load;
+use crate::writer::{Drafting, compiled};
 
 /// How a model is compiled.
 #[derive(Clone)]
@@ -43,6 +44,8 @@ pub struct Placement {
     /// Adapters of a language model with their names: a request takes the one that it names behind the model's name and a
     /// colon, or none. All of them lie beside the model's weights.
     pub adapters: Vec<(String, ScaledAdapter)>,
+    /// What proposes tokens of language models, which have one slot and no adapters then.
+    pub draft: Option<Drafting>,
 }
 
 /// A text to be written.
@@ -86,27 +89,6 @@ pub(crate) struct Language {
     engine: Engine,
 }
 
-/// The most tokens of a prompt in one run: texts that are written wait for it.
-const CHUNK: usize = 256;
-
-fn compiled(
-    files: &ModelFiles,
-    placement: &Placement,
-    context: usize,
-    slots: usize,
-) -> Result<BatchGenerator, tercet_models::Error> {
-    let decoder = files.batch_decoder(|spec| BatchOptions {
-        context,
-        chunk: CHUNK.min(context),
-        dtype: placement.dtype,
-        cache: placement.cache,
-        products: placement.products,
-        choices: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
-        ..BatchOptions::new(spec, slots)
-    })?;
-    Ok(decoder.generator(&placement.device)?)
-}
-
 impl Language {
     pub(crate) fn load(
         name: &str,
@@ -122,8 +104,9 @@ impl Language {
         let tokenizer = Arc::new(files.tokenizer().map_err(failed)?);
         let template = ChatTemplate::of(&files, &tokenizer).map_err(failed)?;
         let context = placement.context.unwrap_or(spec.context);
-        let batch = compiled(&files, &placement, context, options.slots.max(1)).map_err(failed)?;
-        let engine = Engine::start(name, batch, Arc::clone(&tokenizer), options.queue);
+        let sizes = [context, options.slots.max(1)];
+        let writer = compiled(name, &files, &tokenizer, &placement, sizes)?;
+        let engine = Engine::start(name, writer, Arc::clone(&tokenizer), options.queue);
         let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
             source,
@@ -201,6 +184,7 @@ impl Language {
                     seed: request.seed,
                     constraint,
                     adapter,
+                    wants_logits: request.likeliest.is_some(),
                 },
                 stop: request.stop,
                 likeliest: request.likeliest,

@@ -35,9 +35,11 @@ mod server;
 mod texts;
 #[cfg(feature = "audio")]
 mod transcriber;
+mod writer;
 
 pub use error::ServeError;
 pub use language::Placement;
 pub use models::Models;
 pub use options::ServeOptions;
 pub use server::{Server, stop_signal};
+pub use writer::{DraftSource, Drafting};

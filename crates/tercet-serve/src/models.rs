@@ -41,7 +41,8 @@ impl Models {
     /// Adds a language model, a sentence encoder, a reranker or (feature `audio`) a speech recognizer, compiled.
     ///
     /// # Errors
-    /// [`ServeError::Model`] of its files, an adapter or the device, [`ServeError::Twice`], [`ServeError::AdapterName`].
+    /// [`ServeError::Model`] of its files, an adapter or the device, [`ServeError::Twice`], [`ServeError::AdapterName`],
+    /// [`ServeError::DraftSlots`].
     pub fn add_model(
         &mut self,
         name: &str,
@@ -58,8 +59,15 @@ impl Models {
         let family = files.family().map_err(failed)?;
         let embeds = files.embeds_texts().map_err(failed)?;
         let is_language = matches!(family, Family::Decoder) && !embeds;
-        if !(placement.adapters.is_empty() || is_language) {
-            let reason = "only language models have adapters here; `tercet merge` puts one into a model of another kind";
+        let refused = match is_language {
+            true => None,
+            false if !placement.adapters.is_empty() => Some(
+                "only language models have adapters here; `tercet merge` puts one into a model of another kind",
+            ),
+            false if placement.draft.is_some() => Some("only language models have drafts"),
+            false => None,
+        };
+        if let Some(reason) = refused {
             return Err(failed(
                 tercet_models::ModelError::Unsupported(reason.to_string()).into(),
             ));

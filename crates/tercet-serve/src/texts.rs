@@ -1,21 +1,22 @@
-//! The texts that are written now, each in a slot of one generator.
+//! The texts that are written now, each in a slot of what writes them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use tercet_models::{BatchGenerator, Finish, Happened, SequenceId, TextPieces, Tokenizer};
+use tercet_models::{Finish, Happened, SequenceId, TextPieces, Tokenizer};
 
 use crate::engine::{Job, Replies};
 use crate::error::Refusal;
 use crate::language::Reply;
 use crate::likely::Scores;
 use crate::metrics::{Metrics, count};
+use crate::writer::Writer;
 
 /// Slots and whom they write for.
 pub(crate) struct Texts<'t> {
-    batch: BatchGenerator,
+    writer: Box<dyn Writer>,
     tokenizer: &'t Tokenizer,
     all: HashMap<SequenceId, Text<'t>>,
 }
@@ -42,9 +43,9 @@ enum End {
 }
 
 impl<'t> Texts<'t> {
-    pub(crate) fn new(batch: BatchGenerator, tokenizer: &'t Tokenizer) -> Texts<'t> {
+    pub(crate) fn new(writer: Box<dyn Writer>, tokenizer: &'t Tokenizer) -> Texts<'t> {
         Texts {
-            batch,
+            writer,
             tokenizer,
             all: HashMap::new(),
         }
@@ -57,7 +58,7 @@ impl<'t> Texts<'t> {
     /// Drops all texts.
     pub(crate) fn give_up(&mut self) {
         self.all.clear();
-        self.batch.reset();
+        self.writer.reset();
     }
 
     /// Begins these texts, ends those that nobody waits for, and takes a step of the others.
@@ -71,8 +72,8 @@ impl<'t> Texts<'t> {
         });
         let ended: Vec<(SequenceId, End)> = given_up.collect();
         ended.into_iter().for_each(|(id, how)| self.end(id, how));
-        let before = self.batch.moved_to();
-        match self.batch.step() {
+        let before = self.writer.moved_to();
+        match self.writer.step() {
             Ok(events) => {
                 for event in events {
                     if let Some(how) = self.hear(event.sequence, event.happened) {
@@ -85,12 +86,12 @@ impl<'t> Texts<'t> {
                 for id in ids {
                     self.end(id, End::Failed(Refusal::failed(&e)));
                 }
-                self.batch.reset();
+                self.writer.reset();
             }
         }
         // The model stays what it was compiled for then.
-        if self.batch.moved_to() != before {
-            eprintln!("note: {}", self.batch.note().unwrap_or_default());
+        if self.writer.moved_to() != before {
+            eprintln!("note: {}", self.writer.note().unwrap_or_default());
         }
     }
 
@@ -104,7 +105,7 @@ impl<'t> Texts<'t> {
             metrics,
         } = job;
         let prompt_tokens = sequence.prompt.len();
-        match self.batch.start(sequence) {
+        match self.writer.start(sequence) {
             Ok(id) => {
                 let text = Text {
                     pieces: TextPieces::new(self.tokenizer, &stop),
@@ -132,7 +133,7 @@ impl<'t> Texts<'t> {
             Happened::Token(token) => {
                 text.written += 1;
                 if let Some(scores) = &mut text.scores {
-                    let scored = match self.batch.logits(id) {
+                    let scored = match self.writer.logits(id) {
                         Ok(logits) => scores.push(token, &logits.unwrap_or_default()),
                         Err(e) => Err(Refusal::failed(&e)),
                     };
@@ -156,7 +157,7 @@ impl<'t> Texts<'t> {
 
     /// Frees the slot of a text and says how it ended.
     fn end(&mut self, id: SequenceId, how: End) {
-        self.batch.cancel(id);
+        self.writer.cancel(id);
         let Some(text) = self.all.remove(&id) else {
             return;
         };

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tercet::CompileOptions;
-use tercet_models::{ModelFiles, ScaledAdapter};
+use tercet_models::{Family, ModelFiles, ScaledAdapter};
 use tercet_serve::{Models, Placement, ServeOptions, Server, stop_signal};
 
 use super::generate::{open_model, scaled_adapter};
 use super::source::{bound, read_graph};
+use super::writing::Drafting;
 use super::{Arithmetic, Cache, device, positive};
 use crate::error::{CliError, Outcome};
 use crate::{output, progress};
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// The port to listen on; 0 takes a free one, which is said
     #[arg(long, default_value_t = 8080, value_name = "PORT")]
     port: u16,
-    /// Texts written side by side for each language model, in one run; as many runs of each graph
+    /// Texts written side by side for each language model, in one run; as many runs of each graph. One with --draft
     #[arg(long, visible_alias = "slots", default_value_t = 4, value_name = "N", value_parser = positive)]
     parallel: usize,
     /// Requests that wait for a slot of a model; more are refused
@@ -61,6 +62,8 @@ pub(crate) struct Args {
     /// The type of the caches of language models [default: that of --dtype, f32 for auto]
     #[arg(long, value_name = "TYPE", value_enum)]
     cache_dtype: Option<Cache>,
+    #[command(flatten)]
+    drafting: Drafting,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
@@ -80,6 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         products: args.dtype.products(),
         context: args.context,
         adapters: Vec::new(),
+        draft: None,
     };
     let spinner = progress::spinner("loading");
     let models = load(args, &placement, &options)?;
@@ -116,10 +120,12 @@ fn key() -> Result<Option<String>, CliError> {
 fn load(args: &Args, placement: &Placement, options: &ServeOptions) -> Result<Models, CliError> {
     let mut models = Models::new();
     let adapters = Adapters::of(args)?;
-    let add = |models: &mut Models, name: &str, path: Option<&Path>| {
+    let mut draft = Offered::of(&args.drafting)?;
+    let mut add = |models: &mut Models, name: &str, path: Option<&Path>| {
         let (files, what) = open_model(path)?;
         let placement = Placement {
             adapters: adapters.open(name, &files, &what)?,
+            draft: draft.for_model(&files),
             ..placement.clone()
         };
         Ok::<(), CliError>(models.add_model(name, files, placement, options)?)
@@ -138,7 +144,41 @@ fn load(args: &Args, placement: &Placement, options: &ServeOptions) -> Result<Mo
             add(&mut models, &name, Some(path))?;
         }
     }
+    draft.check()?;
     Ok(models)
+}
+
+/// What `--draft` says, for language models.
+struct Offered {
+    draft: Option<tercet_serve::Drafting>,
+    is_taken: bool,
+}
+
+impl Offered {
+    fn of(drafting: &Drafting) -> Result<Offered, CliError> {
+        let draft = drafting.served()?;
+        let is_taken = draft.is_none();
+        Ok(Offered { draft, is_taken })
+    }
+
+    /// Nothing for models that do not write; files that cannot be read are refused where they are compiled.
+    fn for_model(&mut self, files: &ModelFiles) -> Option<tercet_serve::Drafting> {
+        let writes =
+            matches!(files.family(), Ok(Family::Decoder)) && !files.embeds_texts().unwrap_or(false);
+        self.is_taken |= writes;
+        self.draft.clone().filter(|_| writes)
+    }
+
+    /// # Errors
+    /// [`CliError::Usage`] where no model is one that writes.
+    fn check(&self) -> Result<(), CliError> {
+        match self.is_taken {
+            true => Ok(()),
+            false => Err(CliError::Usage(
+                "--draft is for language models of texts, and none is served; leave it out".into(),
+            )),
+        }
+    }
 }
 
 /// The adapters of `--lora`: of each the model, its own name, and what is behind the `=`.

@@ -207,6 +207,18 @@ impl Generator {
         }
     }
 
+    /// Draws the next token, and those after it, with these random numbers.
+    pub(super) fn set_random(&mut self, random: Random) {
+        if let Some(exe) = &mut self.exe {
+            exe.set_random(random);
+        }
+    }
+
+    /// The largest part of a text in one run, and the tokens that there are.
+    pub(super) fn sizes(&self) -> [usize; 2] {
+        [self.chunk, self.vocab]
+    }
+
     /// Penalties of presence and frequency count tokens from this position on, as an answer begins there; from the
     /// beginning of the cache unless this was called.
     pub fn penalties_from(&mut self, position: usize) {

@@ -31,7 +31,7 @@ use crate::adapter::AdapterError;
 use crate::config::DecoderSpec;
 use crate::constraint::ConstraintError;
 use crate::weight::WeightError;
-pub use batch::{BatchEvent, BatchGenerator, Happened, Sequence, SequenceId};
+pub use batch::{BatchEvent, BatchGenerator, DraftedGenerator, Happened, Sequence, SequenceId};
 pub use decoder::{
     BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, Products, Sampling,
 };

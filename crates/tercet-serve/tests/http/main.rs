@@ -4,6 +4,7 @@
 mod adapters;
 mod clients;
 mod crowd;
+mod drafted;
 mod embedders;
 mod graphs;
 mod limits;

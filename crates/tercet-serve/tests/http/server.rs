@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tercet::{CompileOptions, DType, Device};
 use tercet_models::{ModelFiles, Products, ScaledAdapter};
-use tercet_serve::{Models, Placement, ServeOptions, Server};
+use tercet_serve::{Models, Placement, ServeError, ServeOptions, Server};
 use tokio::sync::oneshot;
 
 pub(crate) const MODEL: &str = "tiny";
@@ -66,29 +66,44 @@ pub(crate) fn start_adapted(
     options: ServeOptions,
     adapters: Vec<(String, ScaledAdapter)>,
 ) -> Running {
-    let data = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf"
-    );
-    let placement = Placement {
+    start_placed(options, |placement| placement.adapters = adapters)
+}
+
+/// As [`start`], with the model placed otherwise.
+pub(crate) fn start_placed(options: ServeOptions, change: impl FnOnce(&mut Placement)) -> Running {
+    let mut models = Models::new();
+    add_placed(&mut models, &options, change).unwrap();
+    let graph = tercet::parse(TEXT).unwrap();
+    let compile = CompileOptions::new().bound("rows", 8);
+    models
+        .add_graph(GRAPH, &graph, &compile, &placement(None), &options)
+        .unwrap();
+    run(models, options)
+}
+
+/// Adds the model, placed otherwise than by default.
+pub(crate) fn add_placed(
+    models: &mut Models,
+    options: &ServeOptions,
+    change: impl FnOnce(&mut Placement),
+) -> Result<(), ServeError> {
+    let files = ModelFiles::open(data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf")).unwrap();
+    let mut placement = placement(Some(192));
+    change(&mut placement);
+    models.add_model(MODEL, files, placement, options)
+}
+
+/// On the CPU, in F32.
+fn placement(context: Option<usize>) -> Placement {
+    Placement {
         device: Device::cpu(),
         dtype: DType::F32,
         cache: None,
         products: Products::Exact,
-        context: Some(192),
-        adapters,
-    };
-    let mut models = Models::new();
-    let files = ModelFiles::open(data).unwrap();
-    models
-        .add_model(MODEL, files, placement.clone(), &options)
-        .unwrap();
-    let graph = tercet::parse(TEXT).unwrap();
-    let compile = CompileOptions::new().bound("rows", 8);
-    models
-        .add_graph(GRAPH, &graph, &compile, &placement, &options)
-        .unwrap();
-    run(models, options)
+        context,
+        adapters: Vec::new(),
+        draft: None,
+    }
 }
 
 /// A server of these folders of the test data, each under its own name.
@@ -99,14 +114,7 @@ pub(crate) fn start_folders(folders: &[&str], options: ServeOptions) -> Running 
 
 /// A server of these folders, each under its own name.
 pub(crate) fn start_paths(paths: &[String], options: ServeOptions) -> Running {
-    let placement = Placement {
-        device: Device::cpu(),
-        dtype: DType::F32,
-        cache: None,
-        products: Products::Exact,
-        context: None,
-        adapters: Vec::new(),
-    };
+    let placement = placement(None);
     let mut models = Models::new();
     for path in paths {
         let files = ModelFiles::open(path).unwrap();

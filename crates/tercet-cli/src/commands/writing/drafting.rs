@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
-use tercet_models::{DecoderOptions, Draft, DraftCounts, MOST_DRAFTED, ModelError, Sampling};
+use tercet_models::{Draft, DraftCounts, DraftOptions, MOST_DRAFTED, Sampling};
 
 use super::super::generate::open_model;
 use super::{Loading, Writer};
@@ -102,29 +102,32 @@ impl Drafting {
     ) -> Result<Draft, CliError> {
         let spinner = progress::spinner("loading the draft");
         let (files, _) = open_model(Some(path))?;
-        let what = format!("cannot use the draft model {}", path.display());
-        let context = writer.generator.context();
-        let decoder = files.decoder(|config| {
-            let options = DecoderOptions::new(config);
-            // What is beyond the context that it was trained for is of little use as a proposal.
-            let context = context.min(options.context);
-            DecoderOptions {
-                context,
-                chunk: options.chunk.min(context),
-                dtype: loading.dtype(),
-                products: loading.products(),
-                sampling: Some(sampling),
-                ..options
-            }
-        });
-        let decoder = decoder.map_err(CliError::model(&*what))?;
-        let tokenizer = files.tokenizer().map_err(CliError::model(&*what))?;
-        let generator = decoder.generator(&writer.device);
-        let generator = generator.map_err(CliError::model(&*what))?;
+        let options = DraftOptions {
+            device: &writer.device,
+            context: writer.generator.context(),
+            dtype: loading.dtype(),
+            products: loading.products(),
+            sampling,
+        };
+        let draft = files.draft(&options, &writer.tokenizer);
         spinner.finish_and_clear();
-        let draft = Draft::model(generator, &tokenizer, &writer.tokenizer);
-        draft
-            .map_err(ModelError::from)
-            .map_err(CliError::model(what))
+        let what = format!("cannot use the draft model {}", path.display());
+        draft.map_err(CliError::model(what))
+    }
+
+    /// What a server is told of it.
+    #[cfg(feature = "serve")]
+    pub(crate) fn served(&self) -> Result<Option<tercet_serve::Drafting>, CliError> {
+        let by = match self.draft.as_deref() {
+            None => return Ok(None),
+            Some("ngram") => tercet_serve::DraftSource::Ngrams,
+            Some(path) => tercet_serve::DraftSource::Model(std::sync::Arc::new(
+                open_model(Some(Path::new(path)))?.0,
+            )),
+        };
+        Ok(Some(tercet_serve::Drafting {
+            by,
+            tokens: self.draft_tokens,
+        }))
     }
 }

@@ -10,6 +10,7 @@
 //! with the same tokens does not compute them again: whole parts only, so that its bits are those of a slot that held nothing.
 //! Where layers do not remember all positions, it goes on where what they remember was kept (`kept.rs`).
 
+mod drafted;
 mod inputs;
 mod kept;
 mod run;
@@ -27,7 +28,7 @@ use super::decoder::slot_windows::slot_windows;
 use super::decoder::{BatchDecoder, has_rows_apart};
 use super::generator::{no_executable, not_the_output};
 use super::{ModelError, Products};
-use crate::writing::Finish;
+pub use drafted::DraftedGenerator;
 use inputs::{Inputs, Part, Rows};
 pub use sequence::{BatchEvent, Happened, Sequence, SequenceId};
 use sequence::{Slot, Text};
@@ -135,24 +136,7 @@ impl BatchGenerator {
     /// # Errors
     /// As [`BatchGenerator::start`].
     pub fn check(&self, sequence: &Sequence) -> Result<(), ModelError> {
-        let (tokens, context, vocab) = (sequence.prompt.len(), self.context, self.vocab);
-        if tokens == 0 {
-            return Err(ModelError::NoTokens);
-        }
-        if tokens > context {
-            return Err(ModelError::Context { tokens, context });
-        }
-        let mut prompt = sequence.prompt.iter();
-        if let Some(&token) = prompt.find(|&&token| token as usize >= vocab) {
-            return Err(ModelError::Token { token, vocab });
-        }
-        if let Some(at) = sequence.adapter.filter(|at| *at >= self.choices) {
-            return Err(ModelError::Unsupported(format!(
-                "a sequence asks for the adapter at {at}; the model was compiled with {}",
-                self.choices
-            )));
-        }
-        sequence.sampling.check(vocab)
+        sequence.check([self.context, self.vocab, self.choices])
     }
 
     /// Gives a sequence a free slot; [`BatchGenerator::step`] computes it.
@@ -348,13 +332,6 @@ impl BatchGenerator {
         let Some(text) = &mut slot.text else {
             return Ok(());
         };
-        let id = text.id;
-        let mut happened = |happened| {
-            events.push(BatchEvent {
-                sequence: id,
-                happened,
-            });
-        };
         let random = Random {
             seed: Some(text.seed),
             counter: text.draw(self.chunk),
@@ -365,28 +342,19 @@ impl BatchGenerator {
             (true, None) => Ok(None),
             (false, _) => Ok(next),
         };
-        let ended = match chosen {
-            Err(e) => Happened::Failed(e),
-            Ok(None) => Happened::Failed(ModelError::Unsupported(
-                "the model gave no logits to choose a token from".into(),
-            )),
-            Ok(Some(_)) if text.written >= text.max_tokens => Happened::Ended(Finish::Length),
-            Ok(Some(token)) if text.eos.contains(&token) => Happened::Ended(Finish::End),
-            Ok(Some(token)) => {
-                text.written += 1;
-                happened(Happened::Token(token));
-                if text.written >= text.max_tokens {
-                    Happened::Ended(Finish::Length)
-                } else if slot.cached.len() >= self.context {
-                    Happened::Ended(Finish::Context)
-                } else {
-                    text.next = Some(token);
-                    return Ok(());
-                }
-            }
+        let is_full = slot.cached.len() >= self.context;
+        let goes_on = match chosen {
+            Ok(Some(token)) => text.take(token, is_full, events),
+            Ok(None) => text.fail(no_logits(), events),
+            Err(e) => text.fail(e, events),
         };
-        happened(ended);
-        slot.text = None;
+        if !goes_on {
+            slot.text = None;
+        }
         Ok(())
     }
+}
+
+fn no_logits() -> ModelError {
+    ModelError::Unsupported("the model gave no logits to choose a token from".into())
 }

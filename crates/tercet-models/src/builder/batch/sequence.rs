@@ -23,6 +23,8 @@ pub struct Sequence {
     pub constraint: Option<Box<dyn Constraint>>,
     /// Which of [`BatchOptions::choices`](crate::BatchOptions::choices) changes the model, by its place; none for the model itself.
     pub adapter: Option<usize>,
+    /// Whether the logits of each of its tokens will be asked for: then no draft gives it several tokens in one run.
+    pub wants_logits: bool,
 }
 
 impl Sequence {
@@ -36,7 +38,29 @@ impl Sequence {
             seed: 0,
             constraint: None,
             adapter: None,
+            wants_logits: false,
         }
+    }
+
+    /// Refuses what cannot be written with so many tokens of context, in the vocabulary, and adapters to choose from.
+    pub(super) fn check(&self, [context, vocab, choices]: [usize; 3]) -> Result<(), ModelError> {
+        let tokens = self.prompt.len();
+        if tokens == 0 {
+            return Err(ModelError::NoTokens);
+        }
+        if tokens > context {
+            return Err(ModelError::Context { tokens, context });
+        }
+        let mut prompt = self.prompt.iter();
+        if let Some(&token) = prompt.find(|&&token| token as usize >= vocab) {
+            return Err(ModelError::Token { token, vocab });
+        }
+        if let Some(at) = self.adapter.filter(|at| *at >= choices) {
+            return Err(ModelError::Unsupported(format!(
+                "a sequence asks for the adapter at {at}; the model was compiled with {choices}"
+            )));
+        }
+        self.sampling.check(vocab)
     }
 }
 
@@ -163,7 +187,7 @@ pub(super) struct Text {
     /// None for the greatest logit.
     sampling: Option<SamplingOptions>,
     pub(super) seed: u64,
-    constraint: Option<Box<dyn Constraint>>,
+    pub(super) constraint: Option<Box<dyn Constraint>>,
     pub(super) written: usize,
     /// The token chosen last, not computed yet.
     pub(super) next: Option<u32>,
@@ -181,6 +205,7 @@ impl Text {
             seed,
             constraint,
             adapter: _,
+            wants_logits: _,
         } = sequence;
         Text {
             id,
@@ -199,6 +224,41 @@ impl Text {
     /// Whether its tokens are chosen from logits that are read back.
     pub(super) fn is_on_host(&self) -> bool {
         self.sampling.is_some() || self.constraint.is_some()
+    }
+
+    /// Adds that no token can be chosen; the text ends so.
+    pub(super) fn fail(&self, e: ModelError, events: &mut Vec<BatchEvent>) -> bool {
+        events.push(BatchEvent {
+            sequence: self.id,
+            happened: Happened::Failed(e),
+        });
+        false
+    }
+
+    /// Adds what becomes of the text by its next token; false where it ends so. `is_full` says that no other would find room.
+    pub(super) fn take(&mut self, token: u32, is_full: bool, events: &mut Vec<BatchEvent>) -> bool {
+        let sequence = self.id;
+        let mut happened = |happened| events.push(BatchEvent { sequence, happened });
+        if self.written >= self.max_tokens {
+            happened(Happened::Ended(Finish::Length));
+            return false;
+        }
+        if self.eos.contains(&token) {
+            happened(Happened::Ended(Finish::End));
+            return false;
+        }
+        self.written += 1;
+        happened(Happened::Token(token));
+        let ended = match self.written >= self.max_tokens {
+            true => Finish::Length,
+            false if is_full => Finish::Context,
+            false => {
+                self.next = Some(token);
+                return true;
+            }
+        };
+        happened(Happened::Ended(ended));
+        false
     }
 
     /// The run, from its first one on, that gives the logits of the next token: where its random numbers are.

@@ -49,6 +49,16 @@ impl Generator {
         Ok(())
     }
 
+    /// Tokens that are not chosen by the graph are drawn in this stream of random numbers from now on, by a draft model as well.
+    pub(in crate::builder) fn draw_in(&mut self, stream: u32) {
+        if let Some(chooser) = &mut self.sampling {
+            chooser.stream = stream;
+        }
+        if let Some(draft) = self.draft_model() {
+            draft.draw_in(stream);
+        }
+    }
+
     /// Whether tokens are chosen in a way that the graph was not built with.
     pub(super) fn on_host(&self) -> bool {
         self.constraint.is_some() || self.sampling.as_ref().is_some_and(|c| c.set.is_some())

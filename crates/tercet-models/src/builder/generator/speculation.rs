@@ -95,9 +95,17 @@ impl Generator {
         &mut self,
         options: &SamplingOptions,
     ) -> Result<(), ModelError> {
-        match self.speculation.as_mut().map(|s| &mut s.draft.source) {
-            Some(Source::Model(draft)) => draft.set_sampling(&for_vocab(options, draft.vocab)),
-            Some(Source::Ngrams) | None => Ok(()),
+        match self.draft_model() {
+            Some(draft) => draft.set_sampling(&for_vocab(options, draft.vocab)),
+            None => Ok(()),
+        }
+    }
+
+    /// The model that proposes tokens, where one does.
+    pub(super) fn draft_model(&mut self) -> Option<&mut Generator> {
+        match &mut self.speculation.as_mut()?.draft.source {
+            Source::Model(draft) => Some(draft),
+            Source::Ngrams => None,
         }
     }
 

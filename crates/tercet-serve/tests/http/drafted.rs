@@ -1,0 +1,169 @@
+//! Drafts behind HTTP: every answer is that of the same server without one.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tercet::one_line;
+use tercet_models::{DraftError, Error, MOST_DRAFTED, ModelError, ModelFiles};
+use tercet_serve::{DraftSource, Drafting, Models, ServeError, ServeOptions};
+
+use crate::server::{MODEL, Running, add_placed, data, start_placed};
+
+/// What is written after it repeats what it says, so that n-grams are proposed.
+const REPEATS: &str = "let x = 5; let y = 6; let x = 5; let y = 6; let";
+
+fn slots(slots: usize) -> ServeOptions {
+    ServeOptions {
+        slots,
+        ..ServeOptions::default()
+    }
+}
+
+fn ngrams(tokens: usize) -> Drafting {
+    let by = DraftSource::Ngrams;
+    Drafting { by, tokens }
+}
+
+fn drafted(drafting: Option<Drafting>) -> Running {
+    start_placed(slots(1), |placement| placement.draft = drafting)
+}
+
+/// The same model, stored otherwise: it agrees often, and not always.
+fn model() -> Drafting {
+    let files = ModelFiles::open(data("tiny-rust-llama/tiny-rust-llama-f16.gguf")).unwrap();
+    Drafting {
+        by: DraftSource::Model(Arc::new(files)),
+        tokens: 4,
+    }
+}
+
+/// Requests that choose tokens and end in different ways.
+fn requests() -> Vec<(&'static str, Value)> {
+    let completions = [
+        json!({"prompt": REPEATS, "temperature": 0, "max_tokens": 40}),
+        json!({"prompt": "Ownership is", "temperature": 0, "max_tokens": 1}),
+        json!({"prompt": REPEATS, "temperature": 0, "max_tokens": 60, "stop": ["y"]}),
+        // Until the context is full.
+        json!({"prompt": REPEATS.repeat(2), "temperature": 0, "max_tokens": 500}),
+        json!({"prompt": REPEATS, "temperature": 0.8, "seed": 3, "max_tokens": 30}),
+        json!({"prompt": ["A trait", REPEATS], "n": 2, "temperature": 1, "seed": 40, "max_tokens": 12}),
+        json!({"prompt": REPEATS, "temperature": 0, "max_tokens": 20, "frequency_penalty": 0.7, "logit_bias": {"40": -100}}),
+        json!({"prompt": REPEATS, "temperature": 0, "max_tokens": 10, "logprobs": 3}),
+        json!({"prompt": REPEATS, "temperature": 0, "max_tokens": 24, "stream": true, "stream_options": {"include_usage": true}}),
+    ];
+    let talk = json!([{"role": "user", "content": "Say hello hello hello."}]);
+    let mut all: Vec<_> = completions.map(|body| ("/v1/completions", body)).into();
+    all.push((
+        "/v1/chat/completions",
+        json!({"messages": talk, "temperature": 0, "max_tokens": 24}),
+    ));
+    #[cfg(feature = "grammar")]
+    all.push((
+        "/v1/chat/completions",
+        json!({"messages": talk, "temperature": 0, "max_tokens": 40, "response_format": {"type": "json_object"}}),
+    ));
+    all
+}
+
+/// What an answer says, without names and times: texts, ends, probabilities and usage, and of a stream its text.
+fn said(server: &Running, path: &str, request: &Value) -> Value {
+    let mut request = request.clone();
+    request["model"] = json!(MODEL);
+    let answer = server.post(path, &request);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    if request["stream"] != true {
+        let answer = answer.json();
+        return json!([answer["choices"], answer["usage"]]);
+    }
+    let events = crate::server::events(&answer.text());
+    let choices = events.iter().filter_map(|event| event["choices"].get(0));
+    let parts = choices.map(|choice| choice["text"].as_str().unwrap());
+    json!([parts.collect::<String>(), events.last().unwrap()["usage"]])
+}
+
+/// What the page of metrics counts of tokens.
+fn counted(server: &Running) -> [f64; 2] {
+    server.wait_until_free();
+    ["tercet_prompt_tokens_total", "tercet_written_tokens_total"].map(|name| server.metric(name))
+}
+
+#[test]
+fn answers_are_those_without_a_draft() {
+    let plain = drafted(None);
+    let want: Vec<Value> = requests()
+        .iter()
+        .map(|(path, request)| said(&plain, path, request))
+        .collect();
+    let counts = counted(&plain);
+    for drafting in [ngrams(MOST_DRAFTED), model()] {
+        let server = drafted(Some(drafting));
+        for ((path, request), want) in requests().iter().zip(&want) {
+            assert_eq!(&said(&server, path, request), want, "{request}");
+        }
+        assert_eq!(counted(&server), counts);
+        // What was written before, or whether it was, changes nothing.
+        for ((path, request), want) in requests().iter().zip(&want).rev() {
+            assert_eq!(&said(&server, path, request), want, "again: {request}");
+        }
+    }
+}
+
+#[test]
+fn texts_in_line_are_those_alone() {
+    let server = drafted(Some(ngrams(4)));
+    let ask = |n: usize| {
+        let prompt = &REPEATS[..REPEATS.len() - n];
+        json!({"prompt": prompt, "temperature": 0, "max_tokens": 16})
+    };
+    let alone: Vec<Value> = (0..6)
+        .map(|n| said(&server, "/v1/completions", &ask(n)))
+        .collect();
+    let together: Vec<Value> = std::thread::scope(|scope| {
+        let server = &server;
+        let asked = (0..6).map(|n| scope.spawn(move || said(server, "/v1/completions", &ask(n))));
+        let asked: Vec<_> = asked.collect();
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert_eq!(together, alone);
+}
+
+#[test]
+fn drafts_that_cannot_be_are_refused() {
+    let refused = |options: ServeOptions, drafting: Drafting| {
+        let added = add_placed(&mut Models::new(), &options, |placement| {
+            placement.draft = Some(drafting);
+        });
+        added.err().unwrap()
+    };
+    let several = refused(slots(4), ngrams(4));
+    assert!(
+        matches!(&several, ServeError::DraftSlots { slots: 4, .. }),
+        "{several}"
+    );
+    assert!(several.to_string().contains("--parallel 1"), "{several}");
+    let many = refused(slots(1), ngrams(MOST_DRAFTED + 1));
+    assert!(
+        matches!(
+            &many,
+            ServeError::Model {
+                source: Error::Model(ModelError::Draft(DraftError::Tokens { .. })),
+                ..
+            }
+        ),
+        "{}",
+        one_line(&many)
+    );
+    let other = ModelFiles::open(data("text-to-text/t5-a")).unwrap();
+    let other = refused(
+        slots(1),
+        Drafting {
+            by: DraftSource::Model(Arc::new(other)),
+            tokens: 2,
+        },
+    );
+    assert!(
+        matches!(&other, ServeError::Model { .. }),
+        "{}",
+        one_line(&other)
+    );
+}
