@@ -327,11 +327,8 @@ fn check_gradients(c: &Case, level: SimdLevel) {
         &mut scratch,
     );
     let delta = |n: usize| {
-        let (b, h, i) = (
-            n / (hq * c.q_len),
-            n / c.q_len.max(1) % hq,
-            n % c.q_len.max(1),
-        );
+        let len = c.q_len.max(1);
+        let (b, h, i) = (n / (hq * len), n / len % hq, n % len);
         let at = b * so[0] + h * so[1] + i * so[2];
         let pairs = y[at..at + dv].iter().zip(&dy[at..]);
         pairs.map(|(y, dy)| y * dy).sum()
@@ -365,11 +362,14 @@ fn check_gradients(c: &Case, level: SimdLevel) {
     );
     assert_eq!(both[0], run(Threads::Pool, [true, false])[0]);
     assert_eq!(both[1..], run(Threads::Pool, [false, true])[1..]);
-    for (name, (got, want)) in ["dq", "dk", "dv"]
-        .iter()
-        .zip(both.iter().zip(cotangents(c, &of, &dy)))
-    {
-        for (i, (got, want)) in got.iter().zip(want).enumerate() {
+    near(level, &both, &cotangents(c, &of, &dy));
+}
+
+/// Asserts that gradients are those of a reference.
+fn near(level: SimdLevel, found: &[Vec<f32>; 3], wanted: &[Vec<f64>; 3]) {
+    let pairs = found.iter().zip(wanted);
+    for (name, (found, wanted)) in ["dq", "dk", "dv"].iter().zip(pairs) {
+        for (i, (got, want)) in found.iter().zip(wanted).enumerate() {
             assert!(
                 (f64::from(*got) - want).abs() < 1e-4 * want.abs().max(1.0),
                 "{name} {i} at {}: {got}, want {want}",
