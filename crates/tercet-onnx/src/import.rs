@@ -18,7 +18,6 @@ use crate::model::Model;
 use crate::outputs::{self, Columns, Named};
 use crate::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorTypeProto, TypeProto, TypeValue,
-    ValueInfoProto,
 };
 use crate::strings::Strings;
 use crate::tensor;
