@@ -226,11 +226,7 @@ impl Builder<'_> {
             }
             Lower::Control => {
                 let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-                let site = Site {
-                    id,
-                    op: node.op.kind().doc().name,
-                    kernel: kernel.name,
-                };
+                let site = Site::of(id, node, kernel.name);
                 let lowered = self.control(id, node)?;
                 self.emit(site, lowered, ins, &node.outputs, &Homes::new(), true)
             }
@@ -246,11 +242,7 @@ impl Builder<'_> {
         lower: impl Fn(&Graph, &Node) -> Lowered,
     ) -> Result<Vec<Place>, CompileError> {
         let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-        let site = Site {
-            id,
-            op: node.op.kind().doc().name,
-            kernel: kernel.name,
-        };
+        let site = Site::of(id, node, kernel.name);
         let homes = self.homes(id, node);
         let lowered = kernel.make(lower, self.graph, node);
         self.emit(site, lowered, ins, &node.outputs, &homes, varies(&node.op))

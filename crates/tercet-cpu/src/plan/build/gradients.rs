@@ -18,11 +18,7 @@ impl Builder<'_> {
         other: NodeId,
     ) -> Result<Vec<Place>, CompileError> {
         let ins: Vec<Place> = node.inputs.iter().map(|v| self.place(*v).clone()).collect();
-        let site = Site {
-            id,
-            op: node.op.kind().doc().name,
-            kernel: kernel.name,
-        };
+        let site = Site::of(id, node, kernel.name);
         // Queries, keys and values have the types of their cotangents.
         let types: Vec<_> = node.inputs[..3]
             .iter()

@@ -35,11 +35,7 @@ impl Builder<'_> {
         };
         let ty = &node.outputs[0];
         let shape: Vec<_> = TO_LAST.iter().map(|&a| ty.shape[a].clone()).collect();
-        let site = Site {
-            id,
-            op: node.op.kind().doc().name,
-            kernel,
-        };
+        let site = Site::of(id, node, kernel);
         let results = [Type::new(ty.dtype, shape)];
         let mut places = self.emit(site, lowered, ins, &results, &Homes::new(), false)?;
         for place in &mut places {

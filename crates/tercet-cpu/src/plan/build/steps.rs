@@ -1,7 +1,7 @@
 //! The steps of a program: operands where their kernel takes them, results, scratch memory, what is packed.
 
 use tercet_ir::layout::SymLayout;
-use tercet_ir::{CompileError, NodeId, Type};
+use tercet_ir::{CompileError, Node, NodeId, Type};
 
 use super::{Builder, Homes, too_large};
 use crate::lower::{Lowered, Pack, copy_kernel};
@@ -12,6 +12,17 @@ pub(super) struct Site {
     pub(super) id: NodeId,
     pub(super) op: &'static str,
     pub(super) kernel: &'static str,
+}
+
+impl Site {
+    /// The call of a kernel for a node.
+    pub(super) fn of(id: NodeId, node: &Node, kernel: &'static str) -> Site {
+        Site {
+            id,
+            op: node.op.kind().doc().name,
+            kernel,
+        }
+    }
 }
 
 impl Builder<'_> {
