@@ -119,9 +119,17 @@ def train_json(corpus):
     unigram.save(str(HERE / "unigram.json"), pretty=False)
 
 
+def runs_around_symbols(rng):
+    """Runs of one letter have cuts of the same likelihood: which of them wins shows how sums are rounded."""
+    runs = [rng.choice("eaoi1") * rng.randint(1, 60) for _ in range(rng.randint(1, 2))]
+    return rng.choice(["<user>", "<|a b|>", "zq<user>"]) + rng.choice(["", "<user>", "the time "]).join(runs)
+
+
 def references(count, seed, most):
     rng = random.Random(seed)
     texts = [hard(rng, most) for _ in range(count)]
+    of_runs = random.Random(seed + 1)
+    texts += [runs_around_symbols(of_runs) for _ in range(count // 10)]
     out = {"texts": texts, "ids": {}, "decoded": {}}
     for name in PIECES:
         sp = spm.SentencePieceProcessor(model_file=str(HERE / f"{name}.model"))

@@ -108,8 +108,8 @@ pub(super) struct Model {
     special: Trie,
     bytes: Option<Box<[u32; 256]>>,
     max_piece_len: usize,
+    /// Of normal pieces.
     min_score: f32,
-    max_score: f32,
 }
 
 fn bad(reason: String) -> TokenizerError {
@@ -183,8 +183,7 @@ impl Model {
             },
             special: of(&|kind| matches!(kind, Kind::Control | Kind::Unknown)),
             max_piece_len: ids.keys().map(String::len).max().unwrap_or(0),
-            min_score: scores.clone().fold(f32::MAX, f32::min),
-            max_score: scores.fold(f32::MIN, f32::max),
+            min_score: scores.fold(f32::MAX, f32::min),
             pieces,
             algorithm,
             normalizer,

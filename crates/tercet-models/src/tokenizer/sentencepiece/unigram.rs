@@ -7,8 +7,9 @@ use super::{Kind, Model, Span};
 
 /// How much less likely a character without a piece is than the least likely piece.
 const UNKNOWN_PENALTY: f32 = 10.0;
-/// What a piece that the user defined loses against the likeliest pieces of its length.
-const USER_DEFINED_PENALTY: f64 = 0.1;
+/// What a piece that the user defined gains for each byte after its first: likelihoods are below 0, so that it wins
+/// against any other cut, and a long one against short ones. As in `sentencepiece` 0.2.3; in 0.2.0 all had -0.1.
+const USER_DEFINED_BONUS: f64 = 0.1;
 
 /// The best cut that ends at a byte.
 #[derive(Clone)]
@@ -44,9 +45,7 @@ impl Model {
             for (len, id) in self.usable.prefixes(&text.as_bytes()[start..]) {
                 let piece = &self.pieces[id as usize];
                 let score = match piece.kind {
-                    Kind::UserDefined => {
-                        (f64::from(len as f32 * self.max_score) - USER_DEFINED_PENALTY) as f32
-                    }
+                    Kind::UserDefined => (USER_DEFINED_BONUS * (len - 1) as f64) as f32,
                     // Every other one in `usable` is a normal piece.
                     Kind::Normal | Kind::Unused | Kind::Unknown | Kind::Control | Kind::Byte(_) => {
                         piece.score
