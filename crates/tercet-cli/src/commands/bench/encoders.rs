@@ -11,15 +11,13 @@ use tercet_models::{
 };
 
 use super::super::writing::Opened;
-use super::Args;
+use super::{Args, warm_up};
 use crate::error::{CliError, Outcome};
 use crate::{output, progress};
 
 /// Texts and pictures that run at once where nothing is said.
 const TEXTS: usize = 32;
 const PICTURES: usize = 8;
-/// What runs before anything is measured: devices that rest are slow.
-const WARM: Duration = Duration::from_millis(500);
 /// A repetition is as many runs as fill this.
 const REPETITION: Duration = Duration::from_millis(200);
 
@@ -251,10 +249,7 @@ fn recordings(args: &Args, opened: &Opened) -> Result<Tests, Error> {
     let mut recognizer = opened.files.recognizer(&opened.device)?;
     let loaded = Instant::now();
     let mut once = || recognizer.time_window(args.tokens);
-    let started = Instant::now();
-    while started.elapsed() < WARM {
-        once()?;
-    }
+    warm_up(&mut once)?;
     let times: Vec<WindowTime> = (0..args.repetitions)
         .map(|_| once())
         .collect::<Result<_, _>>()?;
@@ -278,11 +273,7 @@ fn timed(
     (test, items, tokens): (&'static str, usize, Option<usize>),
     once: &mut dyn FnMut() -> Result<(), Error>,
 ) -> Result<Timed, Error> {
-    let started = Instant::now();
-    once()?;
-    while started.elapsed() < WARM {
-        once()?;
-    }
+    warm_up(&mut *once)?;
     let mut seconds = Vec::new();
     for _ in 0..args.repetitions {
         let started = Instant::now();

@@ -4,7 +4,7 @@
 mod encoders;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tercet_models::{BatchGenerator, DecoderOptions, Happened, Sampling, Sequence};
@@ -13,6 +13,9 @@ use super::positive;
 use super::writing::{Drafting, Drafts, Loading, Writer};
 use crate::error::{CliError, Outcome};
 use crate::{output, progress};
+
+/// What runs before anything is measured: devices that rest, as while a model is loaded, are slow at first.
+const WARM: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -24,7 +27,7 @@ pub(crate) struct Args {
     /// Tokens written one by one, from an empty cache, or for a window of a recording
     #[arg(short = 'n', long, default_value_t = 128, value_name = "N", value_parser = positive)]
     tokens: usize,
-    /// How often each is measured, after one time that is not
+    /// How often each is measured, after half a second, and one time at least, that are not
     #[arg(short, long, default_value_t = 3, value_name = "N", value_parser = positive)]
     repetitions: usize,
     /// Also measure so many texts written side by side, all their tokens together; of encoders so many texts or pictures
@@ -222,13 +225,23 @@ fn together(batch: &mut BatchGenerator, prompt: &[u32], tokens: usize) -> Result
     Ok(started.elapsed().as_secs_f64())
 }
 
+/// Runs it for as long as devices need to leave their rest, and one time at least.
+fn warm_up<T, E>(mut once: impl FnMut() -> Result<T, E>) -> Result<(), E> {
+    let started = Instant::now();
+    once()?;
+    while started.elapsed() < WARM {
+        once()?;
+    }
+    Ok(())
+}
+
 fn measured(
     (test, sequences): (&'static str, usize),
     tokens: usize,
     repetitions: usize,
     mut once: impl FnMut() -> Result<f64, CliError>,
 ) -> Result<Measured, CliError> {
-    once()?;
+    warm_up(&mut once)?;
     let seconds: Vec<f64> = (0..repetitions)
         .map(|_| once())
         .collect::<Result<_, CliError>>()?;
