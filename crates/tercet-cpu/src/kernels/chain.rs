@@ -165,6 +165,23 @@ simd_dispatch!(
     fn dispatch(own: SimdLevel, steps: &[Step], inputs: &[Input<'_>], outs: &mut [&mut [f32]], scratch: &mut [f32]) = body
 );
 
+/// Steps that are run over many blocks.
+pub type Steps = SmallVec<[Step; 32]>;
+
+/// The steps but those of scalars alone, which are computed here, once instead of for each element. `scalars` are the operands that are one
+/// element in all runs; `tiles` as in [`scratch_len`].
+///
+/// # Panics
+/// If a step names an operand or a tile that is not there.
+#[must_use]
+pub fn settled(level: SimdLevel, steps: &[Step], scalars: &[Option<f32>], tiles: usize) -> Steps {
+    settle(level, level, steps, scalars, tiles)
+}
+
+simd_dispatch!(
+    fn settle(own: SimdLevel, steps: &[Step], scalars: &[Option<f32>], tiles: usize) -> Steps = settle_body
+);
+
 /// An operand within one tile.
 #[derive(Clone, Copy)]
 enum Arg<'a> {
@@ -213,7 +230,6 @@ unsafe fn body<S: Simd>(
 ) {
     let len = outs.first().map_or(0, |o| o.len());
     let (held, tiles) = scratch.split_at_mut(outs.len() * TILE);
-    let steps = &settled::<S>(level, steps, inputs, tiles.len() / TILE);
     for from in (0..len).step_by(TILE) {
         let n = TILE.min(len - from);
         for input in inputs {
@@ -221,7 +237,7 @@ unsafe fn body<S: Simd>(
                 held[k * TILE..][..n].copy_from_slice(&outs[k][from..][..n]);
             }
         }
-        let share = TILE.div_ceil(steps.len().max(1));
+        let share = n.div_ceil(steps.len().max(1));
         for (i, step) in steps.iter().enumerate() {
             if steps.len() >= MANY_STEPS {
                 let next = from + TILE + i * share;
@@ -273,23 +289,21 @@ unsafe fn ahead<S: Simd>(inputs: &[Input<'_>], outs: &[&mut [f32]], elements: Ra
     outs.iter().for_each(|out| ask(out.as_ptr()));
 }
 
-/// The steps but those of scalars alone, which are computed here, once instead of for each element.
+/// # Safety
+/// Needs the instructions of `S`.
 #[inline(always)]
-fn settled<S: Simd>(
+unsafe fn settle_body<S: Simd>(
     level: SimdLevel,
     steps: &[Step],
-    inputs: &[Input<'_>],
+    scalars: &[Option<f32>],
     tiles: usize,
-) -> SmallVec<[Step; 32]> {
+) -> Steps {
+    let mut left = Steps::new();
     // What tiles hold that are scalars, from step to step.
     let mut known: SmallVec<[Option<f32>; 32]> = SmallVec::from_elem(None, tiles);
-    let mut left = SmallVec::new();
     for step in steps {
         let action = step.action.of(|source| match source {
-            Source::Input(i) => match inputs[i] {
-                Input::Scalar(x) => Source::Const(x),
-                Input::Slice(_) | Input::InPlace(_) => source,
-            },
+            Source::Input(i) => scalars[i].map_or(source, Source::Const),
             Source::Tile(t) => known[t].map_or(source, Source::Const),
             Source::Const(_) => source,
         });
@@ -406,7 +420,7 @@ fn spread<'a>(x: Arg<'a>, spare: &'a mut [f32; TILE], n: usize) -> &'a [f32] {
     match x {
         Arg::Slice(x) => x,
         Arg::Scalar(x) => {
-            spare.fill(x);
+            spare[..n].fill(x);
             &spare[..n]
         }
     }

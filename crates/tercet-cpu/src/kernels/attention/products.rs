@@ -112,7 +112,11 @@ impl Product {
                 b_step: self.b_step,
                 c: self.c.add(row * self.c_row),
                 c_row: self.c_row,
-                next: b,
+                // Near already, as scratch memory or from the first tile on.
+                next: match self.columns == Columns::Padded || i > 0 {
+                    true => std::ptr::null(),
+                    false => b,
+                },
                 last: self.cols - (vectors - 1) * S::LANES,
                 add: self.columns == Columns::Exact,
             };

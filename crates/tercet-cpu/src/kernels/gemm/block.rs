@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::super::parallel::SharedMut;
 use super::super::simd::{Simd, simd_dispatch};
 use super::across::{copy_block, tile_rows};
-use super::tile::{self, Columns, Tile};
+use super::tile::{self, Columns, LINE, Tile};
 use super::{Epilogue, FEW_ROWS, MatView};
 
 /// A rectangle of C to compute.
@@ -180,10 +180,11 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
             b_step: nr,
             c: block.c.ptr().add(row * block.c_stride + block.col0 + col),
             c_row: block.c_stride,
-            next: if i * ks.len() * 16 < len {
-                next.wrapping_add(i * ks.len() * 16)
+            // Later tiles find this panel near, and the next one on its way.
+            next: if i * ks.len() * LINE < len {
+                next.wrapping_add(i * ks.len() * LINE)
             } else {
-                b
+                std::ptr::null()
             },
             last: cols - (vectors - 1) * S::LANES,
             add: ks.start > 0,

@@ -4,6 +4,8 @@
 //! that each is fully unrolled under its own target features; callers pick one
 //! by [`function`]. Per step of k a tile loads its vectors of B, broadcasts each
 //! element of A once from memory, and does `rows * vectors` fused multiply-adds.
+//! Products wait for the width of the processor's front, which another program
+//! on the same core may halve: whole panels go by steps that do nothing else.
 
 #![allow(
     clippy::needless_range_loop,
@@ -33,7 +35,8 @@ pub(crate) struct Tile {
     /// Lanes of the last vector that are columns of C.
     pub(crate) last: usize,
     /// Where memory to be used by later tiles begins: one line of it is asked
-    /// for per step of k. It may lie anywhere.
+    /// for per step of k. It may lie anywhere. Null where the panel is near
+    /// already and nothing is to be asked for.
     pub(crate) next: *const f32,
     /// Adds to C instead of replacing it.
     pub(crate) add: bool,
@@ -123,6 +126,72 @@ unsafe fn portable<const R: usize, const NV: usize, const EXACT: bool>(t: &Tile)
 /// but stops at each page.
 const AHEAD: usize = 2048;
 
+/// Floats of a line of the caches.
+pub(super) const LINE: usize = 16;
+
+/// Steps of k between two ends of a loop.
+const UNROLLED: usize = 4;
+
+/// The first steps of k over a whole packed panel, as many as [`UNROLLED`] divides: their number. None where elements of A lie neither side by side
+/// along k nor along the rows of the tile, or B is no such panel.
+///
+/// # Safety
+/// As [`TileFn`]; `rows` are those of A.
+#[inline(always)]
+unsafe fn panel_steps<S: Simd, const R: usize, const NV: usize>(
+    t: &Tile,
+    rows: &[*const f32; R],
+    acc: &mut [[S::V; NV]; R],
+) -> usize {
+    if NV != S::TILE_VECTORS || t.b_step != NV * S::LANES {
+        return 0;
+    }
+    let count = t.k / UNROLLED * UNROLLED;
+    let along = |p: usize, i: usize| *rows[i].add(p);
+    let across = |p: usize, i: usize| *t.a.add(p * t.a_step + i);
+    match (t.a_step, t.a_row, t.next.is_null()) {
+        (1, _, false) => steps::<S, R, NV, true>(count, along, t, acc),
+        (1, _, true) => steps::<S, R, NV, false>(count, along, t, acc),
+        (_, 1, false) => steps::<S, R, NV, true>(count, across, t, acc),
+        (_, 1, true) => steps::<S, R, NV, false>(count, across, t, acc),
+        _ => return 0,
+    }
+    count
+}
+
+/// # Safety
+/// As [`panel_steps`]; `a` gives the elements of A by step and row.
+#[inline(always)]
+unsafe fn steps<S: Simd, const R: usize, const NV: usize, const ASKS: bool>(
+    count: usize,
+    a: impl Fn(usize, usize) -> f32,
+    t: &Tile,
+    acc: &mut [[S::V; NV]; R],
+) {
+    let width = NV * S::LANES;
+    for first in (0..count).step_by(UNROLLED) {
+        for p in first..first + UNROLLED {
+            let b = t.b.add(p * width);
+            if ASKS {
+                for at in (0..width).step_by(LINE) {
+                    S::prefetch(b.wrapping_add(at).cast::<u8>().wrapping_add(AHEAD));
+                }
+                S::prefetch_far(t.next.wrapping_add(p * LINE).cast());
+            }
+            let mut columns = [S::splat(0.0); NV];
+            for v in 0..NV {
+                columns[v] = S::load(b.add(v * S::LANES));
+            }
+            for i in 0..R {
+                let x = S::splat(a(p, i));
+                for v in 0..NV {
+                    acc[i][v] = S::fma(x, columns[v], acc[i][v]);
+                }
+            }
+        }
+    }
+}
+
 /// # Safety
 /// As [`TileFn`].
 #[inline(always)]
@@ -138,8 +207,15 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &
     for i in 1..R {
         rows[i] = t.a.add(i * t.a_row);
     }
-    let (mut b, mut at, mut next) = (t.b, 0, t.next);
-    for _ in 0..t.k {
+    let done = match EXACT {
+        true => 0,
+        false => panel_steps::<S, R, NV>(t, &rows, &mut acc),
+    };
+    let mut b = t.b.wrapping_add(done * t.b_step);
+    let mut at = done * t.a_step;
+    let mut next = if t.next.is_null() { t.b } else { t.next };
+    next = next.wrapping_add(done * LINE);
+    for _ in done..t.k {
         let mut columns = [S::splat(0.0); NV];
         for v in 0..NV {
             let p = b.add(v * S::LANES);
@@ -160,7 +236,7 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &
         }
         if !EXACT {
             S::prefetch_far(next.cast());
-            next = next.wrapping_add(16);
+            next = next.wrapping_add(LINE);
         }
         b = b.wrapping_add(t.b_step);
         at += t.a_step;

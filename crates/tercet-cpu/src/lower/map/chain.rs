@@ -7,7 +7,7 @@ use tercet_ir::DType;
 use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
 
 use super::body::{Arg, Body, Dst, Step};
-use super::geometry::Block;
+use super::geometry::{Block, Walk};
 use super::{Job, Outs, load, step};
 use crate::kernels::chain::{self, Action, Input, Source, Target, scratch_len};
 use crate::kernels::vmath;
@@ -119,6 +119,19 @@ impl Chain {
         (Chain { steps, tiles, held }, bytes)
     }
 
+    /// The steps of a run, with what its operands of one element make of them.
+    pub(super) fn settled(&self, job: &Job<'_>) -> chain::Steps {
+        let known = job.body.inputs.iter().zip(job.ins).zip(&job.geometry.walks);
+        let scalars: SmallVec<[Option<f32>; 8]> = known
+            .map(|((input, view), walk)| {
+                let first = job.geometry.block(0);
+                let is_one = walk.uniform && !view.root.is_empty();
+                is_one.then(|| scalar(job, &first, input.dtype, view.root, walk))
+            })
+            .collect();
+        chain::settled(job.level, &self.steps, &scalars, self.tiles)
+    }
+
     /// Runs the chain over one block.
     pub(super) fn run(
         &self,
@@ -144,22 +157,9 @@ impl Chain {
                     let held = &*outs[usize::from(view.within)];
                     load::floats(job, block, input.dtype, held, None, to);
                 }
-            } else if walk.uniform {
-                let one = &mut registers[input.reg.range(1)];
-                load::floats(
-                    job,
-                    &Block {
-                        len: 1,
-                        rows: 1,
-                        cols: 1,
-                        ..*block
-                    },
-                    input.dtype,
-                    view.root,
-                    Some(walk),
-                    one,
-                );
-            } else if load::direct(job, block, walk, input.dtype).is_none() {
+            } else if !job.geometry.is_steady(walk, block)
+                && load::direct(job, block, walk, input.dtype).is_none()
+            {
                 load::floats(job, block, input.dtype, view.root, Some(walk), to);
             }
         }
@@ -171,8 +171,8 @@ impl Chain {
                         true => Input::InPlace(usize::from(view.within)),
                         false => Input::Slice(register),
                     }
-                } else if walk.uniform {
-                    Input::Scalar(register[0])
+                } else if job.geometry.is_steady(walk, block) {
+                    Input::Scalar(scalar(job, block, input.dtype, view.root, walk))
                 } else if let Some(start) = load::direct(job, block, walk, input.dtype) {
                     Input::Slice(&view.root_as()[start..start + block.len])
                 } else {
@@ -190,7 +190,7 @@ impl Chain {
             });
         }
         let tiles = cast_slice_mut(tiles);
-        chain::run(job.level, &self.steps, &inputs, &mut floats, tiles);
+        chain::run(job.level, &job.settled, &inputs, &mut floats, tiles);
         drop(floats);
         let made = converted.chunks_exact(4 * job.body.block);
         for (k, (out, made)) in outs.iter_mut().zip(made).enumerate() {
@@ -200,6 +200,26 @@ impl Chain {
             }
         }
     }
+}
+
+/// The element that an operand is throughout a block.
+fn scalar(job: &Job<'_>, block: &Block, dtype: DType, root: &[u8], walk: &Walk) -> f32 {
+    let one = Block {
+        len: 1,
+        rows: 1,
+        cols: 1,
+        ..*block
+    };
+    let mut value = [0.0f32];
+    load::floats(
+        job,
+        &one,
+        dtype,
+        root,
+        Some(walk),
+        cast_slice_mut(&mut value),
+    );
+    value[0]
 }
 
 /// The value of a constant step.

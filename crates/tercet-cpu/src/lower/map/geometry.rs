@@ -128,6 +128,15 @@ impl Geometry {
         }
     }
 
+    /// Whether an operand is one element throughout a block.
+    pub(super) fn is_steady(&self, walk: &Walk, block: &Block) -> bool {
+        let along_row = self
+            .rank
+            .checked_sub(1)
+            .map_or(0, |axis| walk.strides[axis]);
+        walk.uniform || (block.rows == 1 && along_row == 0)
+    }
+
     /// The shift along a row.
     pub(super) fn row_shift(&self, walk: &Walk) -> u8 {
         match self.rank {

@@ -30,7 +30,7 @@ use tercet_ir::{DType, Dim, Graph, Node, Op, Support};
 
 use crate::args::Args;
 use crate::kernels::parallel::{SharedMut, for_each_with_scratch};
-use crate::kernels::{SimdLevel, Threads};
+use crate::kernels::{SimdLevel, Threads, chain as chains};
 use crate::lower::{Accept, Lowered};
 use body::{Body, Dst};
 use geometry::Geometry;
@@ -135,12 +135,16 @@ fn run(level: SimdLevel, body: &Body, args: &mut Args<'_>) {
     if blocks == 0 {
         return;
     }
-    let job = Job {
+    let mut job = Job {
         level,
         body,
         geometry: &geometry,
         ins,
+        settled: chains::Steps::new(),
     };
+    if let Some(chain) = &body.chain {
+        job.settled = chain.settled(&job);
+    }
     let threads = Threads::parallel(*parallel);
     let tasks = match threads.count() {
         1 => 1,
@@ -167,6 +171,8 @@ struct Job<'a> {
     body: &'a Body,
     geometry: &'a Geometry,
     ins: &'a [crate::args::View<'a>],
+    /// The steps of its chain.
+    settled: chains::Steps,
 }
 
 type Outs<'a> = SmallVec<[&'a mut [u8]; 3]>;

@@ -62,7 +62,7 @@ impl Product {
             c: self.c,
             c_row: self.c_row,
             last: self.cols - (vectors - 1) * S::LANES,
-            next: self.b,
+            next: std::ptr::null(),
             add: self.add,
         };
         gemm::tile_function(S::LEVEL, self.rows, vectors, Columns::Padded)(&tile);
