@@ -67,11 +67,12 @@ impl Room {
         Ok(self.scratch.bytes_mut())
     }
 
-    /// A tensor whose contents are not specified.
+    /// A tensor whose contents are not specified. What it is made of is less than twice its size: it may be kept.
     fn tensor(&mut self, ty: TensorType) -> Result<Tensor, RunError> {
         let len = |t: &Tensor| t.bytes().len();
+        let needed = ty.size_bytes();
         let spare = self.spare.iter().enumerate();
-        let fits = spare.filter(|(_, t)| len(t) >= ty.size_bytes());
+        let fits = spare.filter(|(_, t)| (needed..needed.saturating_mul(2)).contains(&len(t)));
         match fits.min_by_key(|(_, t)| len(t)).map(|(i, _)| i) {
             Some(i) => {
                 let mut tensor = self.spare.swap_remove(i);
@@ -82,9 +83,10 @@ impl Room {
         }
     }
 
-    /// Keeps what was dropped, unless it is large.
+    /// Keeps what was dropped while there is not much of it.
     fn keep(&mut self, dropped: Option<Tensor>) {
-        let dropped = dropped.filter(|t| t.bytes().len() <= TOGETHER_BYTES);
+        let kept: usize = self.spare.iter().map(|t| t.bytes().len()).sum();
+        let dropped = dropped.filter(|t| kept + t.bytes().len() <= TOGETHER_BYTES);
         self.spare.extend(dropped);
     }
 }
