@@ -18,6 +18,7 @@ mod bound;
 mod exec;
 pub mod kernels;
 mod lower;
+mod pages;
 mod plan;
 mod pool;
 pub mod reference;

@@ -222,23 +222,45 @@ impl Graph {
                 TypeError::Other("an operand is not of this graph".into()),
             ));
         };
-        let outputs = op
-            .infer(&types)
-            .and_then(|outputs| outputs.into_iter().map(check_size).collect())
-            .map_err(|e| fail(self, e))?;
+        let outputs = infer(&op, &types).map_err(|e| fail(self, e))?;
+        self.push(op, inputs, outputs)
+            .map_err(|source| fail(self, source))
+    }
+
+    /// As [`Graph::add`], where the types of the results are known: those that the operator infers of these operands.
+    ///
+    /// # Errors
+    /// [`OpError`] when a leaf's name is taken.
+    pub(crate) fn add_typed(
+        &mut self,
+        op: Op,
+        inputs: &[Value],
+        outputs: Vec<Type>,
+    ) -> Result<Value, OpError> {
+        debug_assert_eq!(
+            infer(&op, &inputs.iter().map(|v| self.ty(*v)).collect::<Vec<_>>()).as_ref(),
+            Ok(&outputs),
+            "invariant: what is copied keeps its types"
+        );
+        let name = op.kind().doc().name;
+        self.push(op, inputs, outputs).map_err(|source| OpError {
+            op: name,
+            operands: inputs.iter().map(|v| self.ty(*v).clone()).collect(),
+            source,
+        })
+    }
+
+    fn push(&mut self, op: Op, inputs: &[Value], outputs: Vec<Type>) -> Result<Value, TypeError> {
         let id = u32::try_from(self.nodes.len())
-            .map_err(|_| fail(self, TypeError::Other("the graph has 2^32 nodes".into())))?;
+            .map_err(|_| TypeError::Other("the graph has 2^32 nodes".into()))?;
         let node = NodeId(id);
         if let Some(leaf) = leaf_name(&op) {
             if self.leaves.contains_key(leaf) {
                 let reason = format!("`{leaf}` is taken; names of leaves are unique in a graph");
-                return Err(fail(
-                    self,
-                    TypeError::Attr {
-                        name: "name",
-                        reason,
-                    },
-                ));
+                return Err(TypeError::Attr {
+                    name: "name",
+                    reason,
+                });
             }
             self.leaves.insert(leaf.to_string(), node);
         }
@@ -468,6 +490,12 @@ fn leaf_name(op: &Op) -> Option<&str> {
         Op::State(o) => Some(&o.name),
         _ => None,
     }
+}
+
+/// The types of an operator's results, which fit the address space.
+pub(crate) fn infer(op: &Op, types: &[&Type]) -> Result<Vec<Type>, TypeError> {
+    let outputs = op.infer(types)?;
+    outputs.into_iter().map(check_size).collect()
 }
 
 fn check_size(ty: Type) -> Result<Type, TypeError> {

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use crate::backend::Target;
 use crate::error::{CompileError, OpError, UnsupportedNode};
-use crate::graph::{Graph, Node, NodeId, Origin, Value};
+use crate::graph::{Graph, Node, NodeId, Origin, Value, infer};
 use crate::ops::Op;
 use crate::passes::is_named_leaf;
 pub use crate::rules::{RULES, Rule};
@@ -69,17 +69,18 @@ impl<'a> Builder<'a> {
     /// As [`Builder::add`].
     pub fn add_all(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, OpError> {
         let op = self.with_legal_subgraphs(op.into());
-        let Some(node) = self.as_node(&op, inputs) else {
+        let node = match self.as_node(op, inputs) {
+            Ok(node) => node,
             // The graph's own `add` words the error.
-            return self.graph.add(op, inputs).map(|v| vec![v]);
+            Err(op) => return self.graph.add(op, inputs).map(|v| vec![v]),
         };
         let reason = match self.target.supports(&self.graph, &node) {
-            Support::Native => return self.keep(op, inputs),
+            Support::Native => return self.keep(node),
             Support::Missing { reason } => reason,
         };
         if self.depth < MAX_DEPTH {
             self.depth += 1;
-            let replaced = self.by_rule(&op, inputs);
+            let replaced = self.by_rule(&node.op, inputs);
             self.depth -= 1;
             if let Some(values) = replaced? {
                 return Ok(values);
@@ -87,12 +88,12 @@ impl<'a> Builder<'a> {
         }
         self.unsupported.push(UnsupportedNode {
             node: self.at,
-            op: op.kind().doc().name,
+            op: node.op.kind().doc().name,
             remedy: remedy(&self.graph, self.target, &node),
-            results: node.outputs,
+            results: node.outputs.clone(),
             reason,
         });
-        self.keep(op, inputs)
+        self.keep(node)
     }
 
     /// The type of a value.
@@ -138,18 +139,22 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn as_node(&self, op: &Op, inputs: &[Value]) -> Option<Node> {
+    /// The node that `add` would make; the operator where it would not.
+    fn as_node(&self, op: Op, inputs: &[Value]) -> Result<Node, Op> {
         let types: Option<Vec<&Type>> = inputs.iter().map(|v| self.graph.get_type(*v)).collect();
-        Some(Node {
-            op: op.clone(),
-            inputs: inputs.to_vec(),
-            outputs: op.infer(&types?).ok()?,
-        })
+        match types.and_then(|types| infer(&op, &types).ok()) {
+            Some(outputs) => Ok(Node {
+                op,
+                inputs: inputs.to_vec(),
+                outputs,
+            }),
+            None => Err(op),
+        }
     }
 
-    fn keep(&mut self, op: Op, inputs: &[Value]) -> Result<Vec<Value>, OpError> {
-        let first = self.graph.add(op, inputs)?;
-        let ports = self.graph.node(first.node).outputs.len() as u8;
+    fn keep(&mut self, node: Node) -> Result<Vec<Value>, OpError> {
+        let ports = node.outputs.len() as u8;
+        let first = self.graph.add_typed(node.op, &node.inputs, node.outputs)?;
         Ok((0..ports).map(|p| first.port(p)).collect())
     }
 
@@ -248,7 +253,7 @@ fn rebuild(b: &mut Builder<'_>, graph: &Graph) -> Result<(), CompileError> {
         let inputs: Vec<Value> = node.inputs.iter().map(new).collect();
         // Leaves with names are the signature: every target takes them.
         let added = match is_named_leaf(node.op.kind()) {
-            true => b.keep(node.op.clone(), &inputs),
+            true => b.keep(node.clone()),
             false => b.add_all(node.op.clone(), &inputs),
         };
         if let Some(e) = b.failed.take() {

@@ -1,11 +1,12 @@
 //! Dense host tensors: typed bytes in row-major order, cheap to clone, shareable with a memory map.
 
+mod bytes;
 mod error;
 mod identity;
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::allocation::try_zeroed_slice_box;
 use half::{bf16, f16};
@@ -29,6 +30,8 @@ enum Storage {
     Shared {
         owner: Arc<dyn ByteOwner>,
         range: Range<usize>,
+        /// Where the range is not aligned for the dtype: the copy that is, once somebody asked for it.
+        aligned: Option<Arc<OnceLock<Vec<Word>>>>,
     },
 }
 
@@ -65,15 +68,19 @@ pub(crate) fn checked_bytes(ty: &TensorType) -> Result<usize, TensorError> {
         .ok_or_else(|| TensorError::Overflow { ty: ty.clone() })
 }
 
-/// Zeroed storage of a type, in pages that the system hands out on first touch.
-fn zeroed(ty: &TensorType) -> Result<Storage, TensorError> {
+/// Zeroed words of a type, in pages that the system hands out on first touch.
+fn zeroed_words(ty: &TensorType) -> Result<Vec<Word>, TensorError> {
     let bytes = checked_bytes(ty)?;
     let words = try_zeroed_slice_box(bytes.div_ceil(size_of::<Word>()));
     let words: Box<[Word]> = words.map_err(|()| TensorError::OutOfMemory {
         ty: ty.clone(),
         bytes: bytes as u64,
     })?;
-    Ok(Storage::Owned(Arc::new(words.into_vec())))
+    Ok(words.into_vec())
+}
+
+fn zeroed(ty: &TensorType) -> Result<Storage, TensorError> {
+    Ok(Storage::Owned(Arc::new(zeroed_words(ty)?)))
 }
 
 impl Tensor {
@@ -162,8 +169,8 @@ impl Tensor {
         Ok(t)
     }
 
-    /// A tensor over `range` of memory owned by `owner`, without a copy where the range is aligned
-    /// for the dtype and the bytes are valid as they are (every dtype but `Bool`).
+    /// A tensor over `range` of memory owned by `owner`, without a copy where the bytes are valid as they are (every dtype but
+    /// `Bool`). Where the range is not aligned for the dtype, the first call of [`Tensor::bytes`] copies it, once for all clones.
     ///
     /// # Errors
     /// [`TensorError::Length`] when the range is outside the memory or does not fit `ty`.
@@ -188,13 +195,17 @@ impl Tensor {
                 unit: "bytes",
             });
         };
-        let aligned = bytes.as_ptr().align_offset(ty.dtype.size_bytes()) == 0;
-        if !aligned || ty.dtype == DType::Bool {
+        if ty.dtype == DType::Bool {
             return Tensor::from_bytes(ty, bytes);
         }
+        let is_aligned = bytes.as_ptr().align_offset(ty.dtype.size_bytes()) == 0;
         Ok(Tensor {
             ty,
-            storage: Storage::Shared { owner, range },
+            storage: Storage::Shared {
+                owner,
+                range,
+                aligned: (!is_aligned).then(Arc::default),
+            },
         })
     }
 
@@ -216,30 +227,6 @@ impl Tensor {
     /// The number of elements.
     pub fn numel(&self) -> usize {
         self.ty.numel()
-    }
-
-    /// The raw bytes, aligned for the dtype.
-    pub fn bytes(&self) -> &[u8] {
-        match &self.storage {
-            Storage::Owned(words) => &bytemuck::cast_slice(words)[..self.ty.size_bytes()],
-            Storage::Shared { owner, range } => &(**owner).as_ref()[range.clone()],
-        }
-    }
-
-    /// The raw bytes for writing; shared memory is copied first. `Bool` bytes must stay 0 or 1.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let len = self.ty.size_bytes();
-        if let Storage::Shared { .. } = self.storage {
-            let mut words = vec![0 as Word; len.div_ceil(size_of::<Word>())];
-            bytemuck::cast_slice_mut(&mut words)[..len].copy_from_slice(self.bytes());
-            self.storage = Storage::Owned(Arc::new(words));
-        }
-        match &mut self.storage {
-            Storage::Owned(words) => {
-                &mut bytemuck::cast_slice_mut(Arc::make_mut(words).as_mut_slice())[..len]
-            }
-            Storage::Shared { .. } => unreachable!("shared storage was copied above"),
-        }
     }
 
     /// The elements as a slice of their Rust type.
@@ -448,7 +435,7 @@ fn fill<S: Copy, T: Element>(out: &mut [u8], values: &[S], f: impl Fn(S) -> T) {
 /// Same type, shape and bits. NaNs with the same bits are equal; `0.0` and `-0.0` are not.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
-        self.ty == other.ty && self.bytes() == other.bytes()
+        self.ty == other.ty && self.loose_bytes() == other.loose_bytes()
     }
 }
 impl Eq for Tensor {}
@@ -458,7 +445,7 @@ impl Eq for Tensor {}
 impl std::hash::Hash for Tensor {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.ty.hash(state);
-        let bytes = self.bytes();
+        let bytes = self.loose_bytes();
         bytes[..bytes.len().min(64)].hash(state);
     }
 }
@@ -468,7 +455,7 @@ impl fmt::Debug for Tensor {
         const SHOWN: usize = 8;
         write!(f, "{}{{", self.ty)?;
         let head = TensorType::new(self.ty.dtype, &[self.numel().min(SHOWN)]);
-        let bytes = &self.bytes()[..head.size_bytes()];
+        let bytes = &self.loose_bytes()[..head.size_bytes()];
         let head = Tensor::from_bytes(head, bytes).map_err(|_| fmt::Error)?;
         for (i, x) in head.to_f64s().iter().enumerate() {
             write!(f, "{}{x}", if i > 0 { ", " } else { "" })?;

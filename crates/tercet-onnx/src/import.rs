@@ -1,6 +1,6 @@
 //! From a file to a graph: the model as a whole, its inputs and outputs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -122,20 +122,15 @@ impl Imported {
             ..CompileOptions::default()
         };
         let mut executable = device.compile(&self.graph, &options)?;
-        for (name, tensor) in &self.params {
-            // What no result depends on may be gone.
-            if executable
-                .signature()
-                .params
-                .iter()
-                .any(|p| p.name == *name)
-            {
-                executable
-                    .set_param(name, tensor.clone())
-                    .map_err(|e| CompileError::Device {
-                        reason: tercet_ir::one_line(&e),
-                    })?;
-            }
+        // What no result depends on may be gone.
+        let left = executable.signature().params.iter();
+        let left: HashSet<String> = left.map(|p| p.name.clone()).collect();
+        for (name, tensor) in self.params.iter().filter(|(name, _)| left.contains(name)) {
+            executable
+                .set_param(name, tensor.clone())
+                .map_err(|e| CompileError::Device {
+                    reason: tercet_ir::one_line(&e),
+                })?;
         }
         Ok(executable)
     }

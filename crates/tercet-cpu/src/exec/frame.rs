@@ -5,8 +5,9 @@ use tercet_ir::layout::Layout;
 use tercet_ir::{Bindings, EvalCtx, EvalError, NodeId, RunError};
 
 use crate::exec::constants::{Constants, Failure};
-use crate::exec::memory::{Buffer, Memory};
+use crate::exec::memory::Memory;
 use crate::exec::play::play;
+use crate::pages::Buffer;
 use crate::plan::Program;
 
 /// Element operations from which a step may be worth posting to other threads: kernels know better.

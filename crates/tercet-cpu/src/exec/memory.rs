@@ -4,96 +4,13 @@
 //! and states are borrowed apart, and what remains is shared with the operands. A plan that let a
 //! step read what it writes would end in a panic here, not in a race.
 
-use bytemuck::allocation::try_zeroed_slice_box;
 use smallvec::SmallVec;
-use tercet_ir::{EvalCtx, EvalError, RunError, Tensor};
+use tercet_ir::{EvalCtx, EvalError, Tensor};
 
 use crate::args::{Args, Packed, View, ViewMut};
-use crate::plan::{ALIGN_BYTES, Operand, Root, Slot, Step};
+use crate::pages::{Buffer, Word};
+use crate::plan::{Operand, Root, Slot, Step};
 use tercet_ir::layout::Layout;
-
-type Word = u128;
-
-/// Zeroed bytes at a 64-byte boundary. The system hands out zero pages on first touch, so that
-/// what a run does not reach costs nothing.
-#[derive(Default)]
-pub(crate) struct Buffer {
-    pages: Pages,
-    start: usize,
-    len: usize,
-}
-
-enum Pages {
-    Usual(Box<[Word]>),
-    /// Kernels walk through more memory at once than the processor keeps addresses of small pages of.
-    #[cfg(target_os = "linux")]
-    Large(memmap2::MmapMut),
-}
-
-impl Default for Pages {
-    fn default() -> Pages {
-        Pages::Usual(Box::default())
-    }
-}
-
-impl Pages {
-    /// Zeroed memory of at least so many bytes.
-    fn zeroed(len: usize) -> Option<Pages> {
-        #[cfg(target_os = "linux")]
-        {
-            /// Bytes from which memory has several large pages, of 2 MiB, or of 32 with the pages of some processors.
-            const LARGE: usize = 4 << 20;
-            if len >= LARGE {
-                let pages = memmap2::MmapOptions::new().len(len).map_anon().ok()?;
-                // Without large pages it is memory as any.
-                pages.advise(memmap2::Advice::HugePage).ok();
-                return Some(Pages::Large(pages));
-            }
-        }
-        let words = (len + ALIGN_BYTES).div_ceil(size_of::<Word>());
-        try_zeroed_slice_box(words).ok().map(Pages::Usual)
-    }
-
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Pages::Usual(words) => bytemuck::cast_slice(words),
-            #[cfg(target_os = "linux")]
-            Pages::Large(pages) => pages,
-        }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Pages::Usual(words) => bytemuck::cast_slice_mut(words),
-            #[cfg(target_os = "linux")]
-            Pages::Large(pages) => pages,
-        }
-    }
-}
-
-impl Buffer {
-    /// A buffer of `len` bytes.
-    ///
-    /// # Errors
-    /// [`RunError::OutOfMemory`] when the system has no room.
-    pub(crate) fn zeroed(len: usize, what: &'static str) -> Result<Buffer, RunError> {
-        if len == 0 {
-            return Ok(Buffer::default());
-        }
-        let bytes = len as u64;
-        let pages = Pages::zeroed(len).ok_or(RunError::OutOfMemory { what, bytes })?;
-        let start = pages.bytes().as_ptr().align_offset(ALIGN_BYTES);
-        Ok(Buffer { pages, start, len })
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.pages.bytes()[self.start..self.start + self.len]
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.bytes_mut()[self.start..self.start + self.len]
-    }
-}
 
 /// What the steps of a run read and write.
 pub(crate) struct Memory<'m> {

@@ -15,7 +15,7 @@ use tercet_ir::{
 use crate::bound::{Bound, on_host};
 use crate::exec::constants::Constants;
 use crate::exec::frame::Frame;
-use crate::exec::memory::Buffer;
+use crate::pages::Buffer;
 use crate::plan::Program;
 use crate::pool::Pool;
 

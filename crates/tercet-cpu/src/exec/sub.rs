@@ -9,7 +9,7 @@ use tercet_ir::{EvalCtx, EvalError};
 use crate::args::View;
 use crate::exec::constants::Constants;
 use crate::exec::frame::Frame;
-use crate::exec::memory::Buffer;
+use crate::pages::Buffer;
 use crate::plan::Program;
 
 /// The program of a graph inside a node.

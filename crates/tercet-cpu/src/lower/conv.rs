@@ -13,6 +13,7 @@ use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for, parts};
 use crate::lower::matmul::activation;
 use crate::lower::{Lowered, Pack, floats_mut, missing, zeroed_floats};
+use crate::pages::Pages;
 
 /// Elements of a parallel task of columns, at least.
 const TASK: usize = 1 << 14;
@@ -114,7 +115,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         let y = &mut args.outs[0];
         let shape = shape_of(x.shape(), w.shape(), y.shape());
         let bias = args.ins.get(2).map(|b| b.dense::<f32>());
-        let w = match args.packed.and_then(|p| p.downcast_ref::<Vec<f32>>()) {
+        let w = match args.packed.and_then(|p| p.downcast_ref::<Pages<f32>>()) {
             Some(packed) => Weights::Packed(packed),
             None => Weights::Plain(w.dense()),
         };

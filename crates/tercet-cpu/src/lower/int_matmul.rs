@@ -8,6 +8,7 @@ use crate::kernels::int_gemm::{IntShape, int_gemm, int_gemm_wide, pack_panels};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::native_for;
 use crate::lower::{Lowered, Pack, words};
+use crate::pages::Pages;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(&[DType::I32], graph.ty(node.inputs[0]).dtype)
@@ -15,9 +16,9 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
 
 /// A constant right-hand side.
 enum Weights {
-    Panels(Vec<i32>),
+    Panels(Pages<i32>),
     /// With elements beyond 16 bits.
-    Wide(Vec<i32>),
+    Wide(Pages<i32>),
 }
 
 /// One product of the last two axes; the axes before are how many there are of each operand.

@@ -19,6 +19,7 @@ use crate::lower::conv::Frame;
 use crate::lower::elem::parts;
 use crate::lower::matmul::activation;
 use crate::lower::{Accept, Lowered, Pack, floats_mut, varies, zeroed_floats};
+use crate::pages::Pages;
 
 /// Channels of x that are few enough to be read one plane after the other.
 const FEW: usize = 8;
@@ -155,7 +156,7 @@ pub(crate) fn lower_conv(node: &Node, is_first: bool, sum: Option<&Sum>) -> Lowe
             residual,
             after,
         };
-        let packed = args.packed.and_then(|p| p.downcast_ref::<Vec<f32>>());
+        let packed = args.packed.and_then(|p| p.downcast_ref::<Pages<f32>>());
         let packed = packed.expect("invariant: the weights are constant, and packed");
         let stride = |axis: usize| x.layout.strides()[axis] as usize;
         let source = match is_first {

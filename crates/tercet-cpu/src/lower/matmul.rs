@@ -15,6 +15,7 @@ use crate::kernels::parallel::{Chunks, for_each_part};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::{Accept, Lowered, Pack, floats_mut, missing, zeroed_floats};
+use crate::pages::Pages;
 use tercet_ir::layout::Layout;
 
 /// Real numbers; integers and f64 have no packed kernels.
@@ -167,7 +168,7 @@ fn run(level: SimdLevel, activation: Activation, shared_rhs: bool, args: &mut Ar
     let y: &mut [f32] = args.outs[0].as_mut();
     if shared_rhs {
         let a = left(&a, m, k);
-        match args.packed.and_then(|p| p.downcast_ref::<Vec<f32>>()) {
+        match args.packed.and_then(|p| p.downcast_ref::<Pages<f32>>()) {
             Some(packed) => {
                 let packed = PackedB::new(level, packed, k, n);
                 gemm_packed(level, threads, a, packed, y, n, &epilogue, scratch);

@@ -14,13 +14,14 @@ use crate::kernels::quant::{
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::matmul::left;
 use crate::lower::{Accept, Lowered, Pack, floats_mut, zeroed_floats};
+use crate::pages::Pages;
 
 /// Bytes that strips begin at a multiple of: vectors of them do not span lines of caches.
 const ALIGN: usize = 64;
 
 /// Weights as strips.
 struct Strips {
-    memory: Vec<f32>,
+    memory: Pages<f32>,
     /// Where they begin.
     start: usize,
     len: usize,

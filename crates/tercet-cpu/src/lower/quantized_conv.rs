@@ -12,6 +12,7 @@ use crate::kernels::conv::ConvShape;
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::conv::Frame;
 use crate::lower::{Lowered, Pack, missing, words};
+use crate::pages::Pages;
 
 fn of(node: &Node) -> &QuantizedConv {
     let Op::QuantizedConv(op) = &node.op else {
@@ -64,8 +65,8 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
         let scratch: &mut [i32] = bytemuck::cast_slice_mut(args.scratch);
         let (own, scratch) =
             scratch.split_at_mut(packed_len(level, &shape, w_codes).next_multiple_of(16));
-        let weights = match args.packed.and_then(|p| p.downcast_ref::<Vec<i32>>()) {
-            Some(packed) => packed,
+        let weights = match args.packed.and_then(|p| p.downcast_ref::<Pages<i32>>()) {
+            Some(packed) => &packed[..],
             None => {
                 pack(level, &shape, w_codes, w.dense_bytes(), own);
                 &*own

@@ -153,14 +153,15 @@ impl Grower<'_> {
         self.want_producers(self.root, &mut candidates);
         // From the greatest id downwards: when a node comes up, all its readers were decided.
         while let Some(id) = candidates.pop_last() {
+            let Some(joins) = self.joins(id) else {
+                continue;
+            };
             let before = (
                 self.members.clone(),
                 self.copies.clone(),
                 candidates.clone(),
             );
-            if !self.take(id, &mut candidates) {
-                continue;
-            }
+            self.take(id, joins, &mut candidates);
             match self.ahead(&mut candidates) {
                 Some(larger) => plan = larger,
                 None => (self.members, self.copies, candidates) = before,
@@ -179,7 +180,13 @@ impl Grower<'_> {
             if plan.fits() {
                 return Some(plan);
             }
-            while !self.take(candidates.pop_last()?, candidates) {}
+            loop {
+                let id = candidates.pop_last()?;
+                if let Some(joins) = self.joins(id) {
+                    self.take(id, joins, candidates);
+                    break;
+                }
+            }
             taken += 1;
             if taken > MORE_NODES {
                 return None;
@@ -187,19 +194,14 @@ impl Grower<'_> {
         }
     }
 
-    /// Takes in a node, if it can join, and wants its producers.
-    fn take(&mut self, id: NodeId, candidates: &mut BTreeSet<NodeId>) -> bool {
-        match self.joins(id) {
-            Some(Joins::Moves) => {
+    /// Takes in a node, and wants its producers.
+    fn take(&mut self, id: NodeId, joins: Joins, candidates: &mut BTreeSet<NodeId>) {
+        match joins {
+            Joins::Moves => {
                 self.members.insert(id);
                 self.want_producers(id, candidates);
-                true
             }
-            Some(Joins::Copied(nodes)) => {
-                self.copies.extend(nodes);
-                true
-            }
-            None => false,
+            Joins::Copied(nodes) => self.copies.extend(nodes),
         }
     }
 

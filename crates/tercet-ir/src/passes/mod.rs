@@ -37,7 +37,7 @@ pub(crate) use view::known_range;
 use self::subgraphs::map_subgraphs;
 use crate::backend::{CompileOptions, Keep, Support, Target};
 use crate::error::CompileError;
-use crate::graph::{Graph, Node};
+use crate::graph::{Graph, Node, NodeId};
 use crate::legalize::legalize;
 use crate::ops::Op;
 use crate::verify::verify;
@@ -57,7 +57,7 @@ pub struct Pass {
 ///
 /// Codes are found first, while it can be seen what was made of them. Folding and simplification come before merging, since they make nodes equal. Products take their
 /// bias before they are packed, so that biases are packed too, and both happen before elementwise
-/// fusion would take the sums away. What the others leave unread goes last.
+/// fusion would take the sums away. What the others leave unread goes last, and before where it is much.
 pub const PIPELINE: &[Pass] = &[
     Pass {
         name: "recognize_codes",
@@ -104,12 +104,23 @@ pub const PIPELINE: &[Pass] = &[
         doc: "Elementwise regions, with the broadcasts and views they read, become Map.",
         apply: fuse_elementwise::fuse_elementwise,
     },
-    Pass {
-        name: "dce",
-        doc: "Drops nodes that no output or assignment depends on; leaves with names stay.",
-        apply: dce::drop_dead,
-    },
+    DROP_DEAD,
 ];
+
+const DROP_DEAD: Pass = Pass {
+    name: "dce",
+    doc: "Drops nodes that no output or assignment depends on; leaves with names stay.",
+    apply: dce::drop_dead,
+};
+
+/// Whether so many nodes are dead that the passes to come take longer for them than dropping them takes.
+fn is_mostly_dead(graph: &Graph) -> bool {
+    /// Of so many nodes, more than one is dead.
+    const FEW: usize = 4;
+    let live = rewrite::live_nodes(graph);
+    let goes = |(id, n): &(NodeId, &Node)| !live[id.index()] && !is_named_leaf(n.op.kind());
+    FEW * graph.nodes().filter(goes).count() > live.len()
+}
 
 /// Applies a pass to the graphs inside the nodes, then to the graph itself.
 fn apply(pass: &Pass, graph: &Graph) -> Result<Graph, CompileError> {
@@ -180,11 +191,16 @@ fn run(
     if let Some(target) = target {
         current = legalize(&current, &AllButGradients(target))?;
     }
+    let leaves_out = |name: &str| options.without_passes.iter().any(|n| n == name);
+    let drops = !leaves_out(DROP_DEAD.name);
     for pass in PIPELINE {
-        if options.without_passes.iter().any(|name| name == pass.name) {
+        if leaves_out(pass.name) {
             continue;
         }
         current = apply(pass, &current)?;
+        if drops && is_mostly_dead(&current) {
+            current = apply(&DROP_DEAD, &current)?;
+        }
         if cfg!(debug_assertions)
             && let Err(e) = verify(&current)
         {

@@ -2,8 +2,8 @@
 //!
 //! Leaves with names come first in the new graph, in their old order, so that the signature stays
 //! and a rewrite may use any parameter at any place. Everything goes through
-//! [`Graph::add`](crate::Graph::add), so that types are inferred anew, and every replacement is
-//! checked to have the type of what it replaces.
+//! [`Graph::add`](crate::Graph::add), so that types are inferred anew, but for nodes that are copied: every replacement has the type of
+//! what it replaces, so that what reads it has its own, too.
 
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, NodeId, Origin, Value};
@@ -119,7 +119,14 @@ impl<'g> Rewriter<'g> {
             return Ok(());
         }
         let inputs = self.values(&node.inputs);
-        let first = self.add_from(self.old.origin(id), node.op.clone(), &inputs)?;
+        let origin = self.old.origin(id);
+        let at = origin.node;
+        self.new.add_for(Some(origin));
+        // Operands keep their types, and so do results.
+        let first = self
+            .new
+            .add_typed(node.op.clone(), &inputs, node.outputs.clone())
+            .map_err(|source| CompileError::Rewrite { node: at, source })?;
         for port in 0..node.outputs.len() {
             let port = port as u8;
             self.bind(Value { node: id, port }, first.port(port));

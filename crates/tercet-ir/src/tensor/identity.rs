@@ -26,7 +26,7 @@ impl Identity {
             (Known::Owned(known), Storage::Owned(words)) => {
                 std::ptr::eq(known.as_ptr(), Arc::as_ptr(words))
             }
-            (Known::Shared(known, start), Storage::Shared { owner, range }) => {
+            (Known::Shared(known, start), Storage::Shared { owner, range, .. }) => {
                 std::ptr::addr_eq(known.as_ptr(), Arc::as_ptr(owner)) && *start == range.start
             }
             (Known::Owned(_), Storage::Shared { .. }) | (Known::Shared(..), Storage::Owned(_)) => {
@@ -43,7 +43,7 @@ impl Tensor {
         Identity {
             memory: match &self.storage {
                 Storage::Owned(words) => Known::Owned(Arc::downgrade(words)),
-                Storage::Shared { owner, range } => {
+                Storage::Shared { owner, range, .. } => {
                     Known::Shared(Arc::downgrade(owner), range.start)
                 }
             },

@@ -49,6 +49,28 @@ fn shared_memory_is_not_copied_until_written() {
 }
 
 #[test]
+fn bytes_that_are_not_aligned_are_copied_when_asked_for() {
+    let numbers: Vec<u8> = (0..16).collect();
+    let owner: Arc<dyn ByteOwner> = Arc::new(numbers);
+    let start = (*owner).as_ref().as_ptr().align_offset(4) + 1;
+    let ty = TensorType::new(DType::F32, &[2]);
+    let own = &(*owner).as_ref()[start..start + 8];
+    let mut t = Tensor::from_owner(ty.clone(), owner.clone(), start..start + 8).unwrap();
+    let clone = t.clone();
+    assert!(t.is_loose());
+    assert_eq!(t.loose_bytes().as_ptr(), own.as_ptr());
+    assert_eq!(t, Tensor::from_bytes(ty, own).unwrap());
+    assert!(t.is_loose(), "comparing copies nothing");
+    clone.align().unwrap();
+    assert!(!t.is_loose(), "one copy serves all clones");
+    assert_eq!(t.bytes().as_ptr(), clone.bytes().as_ptr());
+    assert_eq!(t.bytes().as_ptr().align_offset(4), 0);
+    assert_eq!((t.bytes(), t.loose_bytes()), (own, own));
+    t.bytes_mut()[0] = 0xff;
+    assert_eq!((t.bytes()[0], clone.bytes()[0]), (0xff, own[0]));
+}
+
+#[test]
 fn conversions_saturate_and_wrap() {
     let ty = TensorType::new(DType::I8, &[3]);
     let t = Tensor::from_f64s(ty.clone(), &[300.0, f64::NAN, -1.9]).unwrap();

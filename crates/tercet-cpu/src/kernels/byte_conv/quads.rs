@@ -28,17 +28,23 @@ pub(super) fn packed_len(shape: &ConvShape) -> usize {
     shape.groups * shape.m * (2 * shape.k().div_ceil(4) + 2)
 }
 
-/// The sizes of four weights, and the bits to turn for each.
+/// Weights that are looked at together.
+const MANY: usize = 32;
+
+/// The sizes of some weights, the bits to turn for each, their sum, and that of those below zero.
 #[inline(always)]
-fn words(w: [u8; 4], codes: Codes) -> [i32; 2] {
-    let mut sizes = [0u8; 4];
-    let mut turned = [0u8; 4];
-    for i in 0..4 {
+fn sizes(w: &[u8; MANY], codes: Codes) -> ([u8; MANY], [u8; MANY], [i32; 2]) {
+    let (mut sizes, mut turned) = ([0; MANY], [0; MANY]);
+    let (mut sum, mut below) = (0i16, 0i16);
+    for i in 0..MANY {
         let w = codes.value(w[i]);
         sizes[i] = w.unsigned_abs() as u8;
         turned[i] = (w >> 15) as u8;
+        // 32 weights are at most 4096.
+        sum += w;
+        below += w.min(0);
     }
-    [sizes, turned].map(i32::from_le_bytes)
+    (sizes, turned, [i32::from(sum), i32::from(below)])
 }
 
 /// Packs weights `[groups m, k]`: of each block of [`ROWS`] channels, both words of each channel, step by step.
@@ -51,22 +57,25 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
         let count = ROWS.min(shape.m - block);
         let to = &mut out[(group * shape.m + block) * 2 * steps..][..count * 2 * steps];
         let own = 2 * (own - block);
-        let w = &w[row * k..][..k];
-        let (whole, rest) = w.as_chunks::<4>();
-        let mut to = to
-            .chunks_exact_mut(2 * count)
-            .map(|to| &mut to[own..own + 2]);
-        for (w, to) in whole.iter().zip(&mut to) {
-            to.copy_from_slice(&words(*w, codes));
+        let mut sums = [0; 2];
+        let parts = w[row * k..][..k].chunks(MANY);
+        for (w, to) in parts.zip(to.chunks_mut(2 * count * MANY / 4)) {
+            // What stands for zero fills the last ones.
+            let mut all = [codes.zero as u8; MANY];
+            all[..w.len()].copy_from_slice(w);
+            let (sizes, turned, more) = sizes(&all, codes);
+            let words = sizes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .zip(turned.as_chunks::<4>().0);
+            for (to, (sizes, turned)) in to.chunks_exact_mut(2 * count).zip(words) {
+                to[own] = i32::from_le_bytes(*sizes);
+                to[own + 1] = i32::from_le_bytes(*turned);
+            }
+            sums = [sums[0] + more[0], sums[1] + more[1]];
         }
-        if let Some(to) = to.next() {
-            let mut last = [codes.zero as u8; 4];
-            last[..rest.len()].copy_from_slice(rest);
-            to.copy_from_slice(&words(last, codes));
-        }
-        let sum: i32 = w.iter().map(|w| i32::from(codes.value(*w))).sum();
-        let below: i32 = w.iter().map(|w| i32::from(codes.value(*w).min(0))).sum();
-        ends[2 * row..2 * row + 2].copy_from_slice(&[sum, -below]);
+        ends[2 * row..2 * row + 2].copy_from_slice(&[sums[0], -sums[1]]);
     }
 }
 

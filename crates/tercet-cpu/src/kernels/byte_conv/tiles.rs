@@ -40,14 +40,22 @@ pub(super) fn packed_len(shape: &ConvShape) -> usize {
     shape.groups * shape.m * pairs(shape) * POINTS
 }
 
-/// `(2 G) g (2 G)^T`.
-fn of_weights(g: impl Fn(usize) -> i32) -> [i32; POINTS] {
-    let four = |a: i32, b: i32, c: i32| [2 * a, a + b + c, a - b + c, 2 * c];
-    let columns: [[i32; 4]; 3] = std::array::from_fn(|j| four(g(j), g(3 + j), g(6 + j)));
-    let mut all = [0; POINTS];
-    for i in 0..4 {
-        let row = four(columns[0][i], columns[1][i], columns[2][i]);
-        all[4 * i..][..4].copy_from_slice(&row);
+/// Channels whose weights are turned together, half of them words.
+const TURNED: usize = 16;
+
+/// `(2 G) g (2 G)^T` of each of [`TURNED`] channels.
+fn of_weights(g: &[[i16; TURNED]; 9]) -> [[i16; TURNED]; POINTS] {
+    let mut all = [[0; TURNED]; POINTS];
+    for lane in 0..TURNED {
+        let four = |a: i16, b: i16, c: i16| [2 * a, a + b + c, a - b + c, 2 * c];
+        let columns: [[i16; 4]; 3] =
+            std::array::from_fn(|j| four(g[j][lane], g[3 + j][lane], g[6 + j][lane]));
+        for i in 0..4 {
+            let row = four(columns[0][i], columns[1][i], columns[2][i]);
+            for (j, x) in row.into_iter().enumerate() {
+                all[4 * i + j][lane] = x;
+            }
+        }
     }
     all
 }
@@ -55,13 +63,6 @@ fn of_weights(g: impl Fn(usize) -> i32) -> [i32; POINTS] {
 /// Packs weights `[groups m, channels, 3, 3]`: of each block of [`MR`] channels, the words of a point of all pairs of channels.
 pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
     let (m, channels, pairs) = (shape.m, shape.channels, pairs(shape));
-    let of = |row: usize, c: usize| match c < channels {
-        true => {
-            let own = &w[(row * channels + c) * 9..][..9];
-            of_weights(|tap| i32::from(codes.value(own[tap])))
-        }
-        false => [0; POINTS],
-    };
     let own = (m * pairs * POINTS).max(1);
     let groups = out[..packed_len(shape)].chunks_exact_mut(own);
     for (group, out) in groups.enumerate() {
@@ -69,10 +70,21 @@ pub(super) fn pack(shape: &ConvShape, codes: Codes, w: &[u8], out: &mut [i32]) {
             let rows = (m - block * MR).min(MR);
             for row in 0..rows {
                 let channel = group * m + block * MR + row;
-                for p in 0..pairs {
-                    let (low, high) = (of(channel, 2 * p), of(channel, 2 * p + 1));
-                    for (point, (low, high)) in low.iter().zip(&high).enumerate() {
-                        out[(point * pairs + p) * rows + row] = pair(*low as i16, *high as i16);
+                let own = &w[channel * channels * 9..][..channels * 9];
+                for (i, own) in own.chunks(TURNED * 9).enumerate() {
+                    let mut taps = [[0; TURNED]; 9];
+                    for (c, own) in own.chunks_exact(9).enumerate() {
+                        for (taps, byte) in taps.iter_mut().zip(own) {
+                            taps[c] = codes.value(*byte);
+                        }
+                    }
+                    let first = i * TURNED / 2;
+                    for (point, words) in of_weights(&taps).iter().enumerate() {
+                        let to = (point * pairs + first) * rows + row;
+                        let to = out[to..].iter_mut().step_by(rows).take(pairs - first);
+                        for (to, word) in to.zip(words.as_chunks::<2>().0) {
+                            *to = pair(word[0], word[1]);
+                        }
                     }
                 }
             }

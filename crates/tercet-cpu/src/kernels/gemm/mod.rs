@@ -33,7 +33,7 @@ use super::simd::Avx512;
 use super::simd::Portable;
 use super::simd::{Level, Simd, SimdLevel};
 use block::{Block, run_block};
-pub(crate) use pack::pack_panel;
+pub(crate) use pack::{pack_b_by_taps, pack_panel};
 pub(crate) use small::dot4;
 pub(crate) use tile::{Columns, Tile, function as tile_function};
 

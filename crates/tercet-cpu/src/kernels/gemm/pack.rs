@@ -47,19 +47,46 @@ pub fn packed_b_len(level: SimdLevel, k: usize, n: usize) -> usize {
 /// # Panics
 /// If `out` is shorter than [`packed_b_len`].
 pub fn pack_b(level: SimdLevel, threads: Threads, b: MatView<'_>, out: &mut [f32]) {
+    panels(level, threads, b, out, pack_one);
+}
+
+/// As [`pack_b`], with the rows of `b`, of which `taps` are those of a channel, in another order: the first rows of all channels, then
+/// their second ones.
+///
+/// # Panics
+/// If `out` is shorter than [`packed_b_len`].
+pub(crate) fn pack_b_by_taps(
+    level: SimdLevel,
+    threads: Threads,
+    b: MatView<'_>,
+    taps: usize,
+    out: &mut [f32],
+) {
+    panels(level, threads, b, out, |level, b, col0, dst| {
+        pack_one_by_taps(level, b, taps, col0, dst);
+    });
+}
+
+/// Packs each panel by `pack`, which is given its first column.
+fn panels(
+    level: SimdLevel,
+    threads: Threads,
+    b: MatView<'_>,
+    out: &mut [f32],
+    pack: impl Fn(SimdLevel, &MatView<'_>, usize, &mut [f32]) + Send + Sync,
+) {
     b.check();
     let (k, n) = (b.rows, b.cols);
     let nr = tile_shape(level).1;
     let out = &mut out[..packed_b_len(level, k, n)];
     let shared = SharedMut::new(out);
-    let panels = n.div_ceil(nr);
     if k == 0 {
         return;
     }
-    parallel::for_each(threads, panels, |panel| {
+    parallel::for_each(threads, n.div_ceil(nr), |panel| {
         // SAFETY: each task owns its own panel, `k * nr` floats inside `out`.
         let dst = unsafe { shared.slice(panel * k * nr, k * nr) };
-        pack_one(level, &b, panel * nr, dst);
+        pack(level, &b, panel * nr, dst);
     });
 }
 
@@ -67,6 +94,45 @@ pub fn pack_b(level: SimdLevel, threads: Threads, b: MatView<'_>, out: &mut [f32
 const AHEAD: usize = 16;
 
 simd_dispatch!(fn pack_one(b: &MatView<'_>, col0: usize, dst: &mut [f32]) = pack_panel);
+simd_dispatch!(fn pack_one_by_taps(b: &MatView<'_>, taps: usize, col0: usize, dst: &mut [f32]) = panel_by_taps);
+
+/// Rows that are turned together.
+const TURNED: usize = 8;
+/// Columns of a panel at any level, at most.
+const WIDEST: usize = 64;
+
+/// As [`pack_panel`], with the rows in another order: see [`pack_b_by_taps`].
+///
+/// # Safety
+/// Needs the instructions of `S`; `b` was checked.
+#[inline(always)]
+unsafe fn panel_by_taps<S: Simd>(b: &MatView<'_>, taps: usize, col0: usize, dst: &mut [f32]) {
+    const { assert!(S::TILE_VECTORS * S::LANES <= WIDEST) };
+    let nr = S::TILE_VECTORS * S::LANES;
+    let channels = b.rows / taps;
+    assert!(dst.len() >= b.rows * nr && channels * taps == b.rows);
+    let mut stage = [0.0; TURNED * WIDEST];
+    let (mut channel, mut tap) = (0, 0);
+    for p in (0..b.rows).step_by(TURNED) {
+        let part = MatView {
+            data: &b.data[p * b.row_stride..],
+            rows: TURNED.min(b.rows - p),
+            ..*b
+        };
+        let stage = &mut stage[..part.rows * nr];
+        pack_panel::<S>(&part, col0, stage);
+        for row in stage.chunks_exact(nr) {
+            let to = dst.as_mut_ptr().add((tap * channels + channel) * nr);
+            for v in (0..nr).step_by(S::LANES) {
+                S::store(to.add(v), S::load(row.as_ptr().add(v)));
+            }
+            tap += 1;
+            if tap == taps {
+                (channel, tap) = (channel + 1, 0);
+            }
+        }
+    }
+}
 
 /// Packs the columns `col0..col0 + nr` of `b` into `dst`, all of its `rows * nr`,
 /// padding with zeros.

@@ -66,22 +66,12 @@ pub fn pack_conv_last(
     let (taps, channels) = (shape.windows.taps(), shape.channels);
     match way(shape) {
         Way::Depthwise => depthwise::pack(level, shape, w, out),
-        Way::Dense if is_first || taps == 1 || channels == 1 => {
-            let w = MatView::row_major(w, shape.m, shape.k());
-            gemm::pack_b(level, threads, w.transposed(), out);
-        }
         Way::Dense => {
-            let mut turned = vec![0.0; w.len()];
-            let rows = turned.chunks_exact_mut(taps * channels);
-            for (to, from) in rows.zip(w.chunks_exact(taps * channels)) {
-                for (tap, to) in to.chunks_exact_mut(channels).enumerate() {
-                    for (c, to) in to.iter_mut().enumerate() {
-                        *to = from[c * taps + tap];
-                    }
-                }
+            let w = MatView::row_major(w, shape.m, shape.k()).transposed();
+            match is_first || taps == 1 || channels == 1 {
+                true => gemm::pack_b(level, threads, w, out),
+                false => gemm::pack_b_by_taps(level, threads, w, taps, out),
             }
-            let w = MatView::row_major(&turned, shape.m, shape.k());
-            gemm::pack_b(level, threads, w.transposed(), out);
         }
     }
 }
