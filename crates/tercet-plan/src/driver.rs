@@ -408,6 +408,7 @@ impl<D: Driver> GpuExecutable<D> {
         let _span = tracing::debug_span!("upload").entered();
         let slot = *self.program.slot(io.slot);
         if let Some(planes) = &io.planes {
+            tensor.align()?;
             let driver = self.driver.get_mut();
             return planes.write(tensor.bytes(), &mut self.scratch, |at, bytes| {
                 driver.write(slot.buffer, slot.offset_bytes + at, bytes)

@@ -122,8 +122,9 @@ pub(crate) fn encode<'a>(
     scratch: &'a mut Vec<u8>,
 ) -> Result<&'a [u8], RunError> {
     if tensor.dtype() != DType::I64 {
-        return Ok(tensor.bytes());
+        return Ok(tensor.loose_bytes());
     }
+    tensor.align()?;
     scratch.clear();
     for value in tensor.to_i64s() {
         let narrow = i32::try_from(value).map_err(|_| RunError::Narrow {

@@ -88,7 +88,7 @@ pub(crate) fn fill(
         if let Buffer::Const(at) = buffer {
             shared
                 .staging
-                .upload(memory, 0, program.consts[*at as usize].bytes())?;
+                .upload(memory, 0, program.consts[*at as usize].loose_bytes())?;
         }
     }
     if let Some(prepared) = params.get(&Buffer::Prepared) {

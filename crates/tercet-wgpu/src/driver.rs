@@ -139,7 +139,7 @@ impl WgpuDriver {
     fn upload_consts(&mut self) -> Result<(), CompileError> {
         let made = Arc::clone(&self.made);
         for (i, tensor) in made.program.consts.iter().enumerate() {
-            let bytes = tensor.bytes();
+            let bytes = tensor.loose_bytes();
             self.upload(Buffer::Const(i as u32), 0, bytes)
                 .map_err(|t| t.compiling("a constant", bytes.len() as u64))?;
         }

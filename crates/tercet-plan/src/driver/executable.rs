@@ -26,6 +26,7 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         if let Some(planes) = &program.param_io[at].planes {
             let place = at as u32;
             self.launch.unfit.retain(|p| *p != place);
+            tensor.align()?;
             if !planes.fit_half(tensor.bytes()) {
                 self.launch.unfit.push(place);
             }

@@ -67,14 +67,14 @@ impl Held {
     fn is(&self, tensor: &Tensor) -> bool {
         match self {
             Held::Unknown | Held::Device(_) => false,
-            Held::Bytes(bytes) => bytes == tensor.bytes(),
+            Held::Bytes(bytes) => bytes == tensor.loose_bytes(),
             Held::Tensor(known) => known.is(tensor),
         }
     }
 
     /// Notes a tensor, in the memory of the last one where that is possible.
     fn note(&mut self, tensor: &Tensor) {
-        let bytes = tensor.bytes();
+        let bytes = tensor.loose_bytes();
         match self {
             _ if bytes.len() > COMPARED_BYTES => *self = Held::Tensor(tensor.identity()),
             Held::Bytes(own) => {
