@@ -27,6 +27,7 @@ mod split;
 mod steps;
 mod text_to_text;
 mod torch;
+mod unaligned;
 mod vision;
 mod vision_language;
 
@@ -61,6 +62,7 @@ pub const SUITES: &[Suite] = &[
     suite("scatter", scatter::tests),
     suite("seeds", seeds::tests),
     suite("resident", resident::tests),
+    suite("unaligned", unaligned::tests),
     suite("inside", inside::tests),
     suite("split", split::tests),
     suite("ones", ones::tests),
