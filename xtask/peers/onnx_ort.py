@@ -107,18 +107,27 @@ def compare(args, name):
     return mine, others, loads, apart
 
 
-def main():
-    parser = argparse.ArgumentParser()
+def add_choice(parser):
+    """Which models are measured, and by which program of ours."""
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--suffix", default="")
     parser.add_argument("--binary", default=BINARY)
+
+
+def chosen(args):
+    end = f"{args.suffix}.onnx"
+    names = sorted(p.name.removesuffix(end) for p in args.folder.glob(f"*{end}"))
+    return args.only.split(",") if args.only else [n for n in names if args.suffix or "." not in n]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    add_choice(parser)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=2.0)
     args = parser.parse_args()
-    end = f"{args.suffix}.onnx"
-    names = sorted(p.name.removesuffix(end) for p in args.folder.glob(f"*{end}"))
-    names = args.only.split(",") if args.only else [n for n in names if args.suffix or "." not in n]
+    names = chosen(args)
     print(f"onnxruntime {ort.__version__}, {THREADS} threads: ms ours, ms theirs, ratio; s to load ours, theirs; apart")
     ratios = []
     for name in names:

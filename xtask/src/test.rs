@@ -349,9 +349,13 @@ fn nextest(cache: &Path) -> Result<Option<PathBuf>, Error> {
             tools.display()
         );
         let mut cargo = process::cargo();
+        // Neither its updates, which bring in half of its dependencies, nor its speed are of use here.
         cargo
-            .args(["install", "cargo-nextest", "--locked", "--root"])
-            .arg(&tools);
+            .args(["install", "cargo-nextest", "--locked", "--debug"])
+            .args(["--no-default-features", "--features", "default-no-update"])
+            .arg("--root")
+            .arg(&tools)
+            .env("CARGO_PROFILE_DEV_DEBUG", "0");
         if let Err(error) = process::run(&mut cargo) {
             eprintln!("{error}: running the tests under plain cargo test");
             return Ok(None);
