@@ -217,11 +217,11 @@ unsafe fn window_of_four(of: &Tile, row: usize, window: usize, y: *mut u8) {
         }
         _mm_storeu_si128(all.as_mut_ptr().cast(), sums);
         let mut a = a.add(ROWS * of.steps);
-        for r in 0..ROWS {
+        for (r, sum) in all[..ROWS].iter_mut().enumerate() {
             for _ in 0..*more.add(r) {
                 let x = _mm_set1_epi32(*b.add(*a.add(1) as usize));
                 let two = _mm_maddubs_epi16(x, _mm_set1_epi32(*a));
-                all[r] = all[r].wrapping_add(_mm_cvtsi128_si32(_mm_madd_epi16(two, ones)));
+                *sum = sum.wrapping_add(_mm_cvtsi128_si32(_mm_madd_epi16(two, ones)));
                 a = a.add(2);
             }
         }
