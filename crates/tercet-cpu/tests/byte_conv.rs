@@ -23,6 +23,23 @@ fn bytes(len: usize, seed: u32) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
+/// Weights: evenly spread with many extremes, or small but for some extremes, as quantised networks have them.
+fn weights(len: usize, codes: Codes, few_large: bool) -> Vec<u8> {
+    let mut all = bytes(len, 2);
+    if few_large {
+        let own = bytes(len, 3);
+        for (i, w) in all.iter_mut().enumerate() {
+            // One of 29 stays, sometimes its neighbour as well.
+            if i % 29 > usize::from(i % 3 == 0) {
+                *w = (codes.zero as u8)
+                    .wrapping_add(own[i] % 61)
+                    .wrapping_sub(30);
+            }
+        }
+    }
+    all
+}
+
 /// `[batch, groups, channels, m]`, and for height and width `[size, kernel, stride, dilation, pad before, pad after]`.
 type Case = ([usize; 4], [[usize; 6]; 2]);
 
@@ -81,12 +98,12 @@ fn sum(s: &ConvShape, x: &[u8], w: &[u8], codes: [Codes; 2], channel: usize, at:
     sum
 }
 
-fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes) {
+fn check(case: &Case, level: SimdLevel, codes: [Codes; 2], out: Codes, few_large: bool) {
     let s = shape(case);
     let channels = s.groups * s.m;
     let k = s.channels * s.windows.taps();
     let x = bytes(s.batch * s.groups * s.channels * s.windows.plane(), 1);
-    let w = bytes(channels * k, 2);
+    let w = weights(channels * k, codes[1], few_large);
     // Of every size: some channels are bounded nearly everywhere, others nowhere.
     let root = (k.max(1) as f32).sqrt();
     let scale: Vec<f32> = (0..channels)
@@ -146,6 +163,10 @@ const CASES: &[Case] = &[
     ([2, 1, 64, 13], [[7, 1, 1, 1, 0, 0], [7, 1, 1, 1, 0, 0]]),
     ([1, 1, 131, 40], [[14, 1, 1, 1, 0, 0], [14, 1, 1, 1, 0, 0]]),
     ([1, 1, 16, 96], [[40, 1, 1, 1, 0, 0], [41, 1, 1, 1, 0, 0]]),
+    // One window, and one or two behind whole panels, with channels behind whole blocks.
+    ([1, 1, 210, 9], [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]]),
+    ([1, 2, 66, 11], [[3, 1, 1, 1, 0, 0], [11, 1, 1, 1, 0, 0]]),
+    ([1, 1, 98, 14], [[3, 1, 1, 1, 0, 0], [6, 1, 1, 1, 0, 0]]),
     // Padding on all sides, short rows, strides.
     ([1, 1, 3, 8], [[9, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
     ([2, 1, 70, 33], [[7, 3, 1, 1, 1, 1], [7, 3, 1, 1, 1, 1]]),
@@ -195,7 +216,8 @@ fn convolutions_of_bytes_are_sums_of_integers() {
     for case in CASES {
         for level in SimdLevel::available() {
             for (codes, out) in kinds {
-                check(case, *level, codes, out);
+                check(case, *level, codes, out, false);
+                check(case, *level, codes, out, true);
             }
         }
     }

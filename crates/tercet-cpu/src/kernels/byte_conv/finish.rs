@@ -38,9 +38,10 @@ impl Channel {
 pub(super) mod avx2 {
     use std::arch::x86_64::{
         __m128i, __m256, __m256i, _mm_max_epu8, _mm_packus_epi16, _mm_set1_epi8, _mm_xor_si128,
-        _mm256_add_ps, _mm256_adds_epi16, _mm256_castsi256_si128, _mm256_cvtepi32_ps,
-        _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_min_ps, _mm256_mul_ps,
-        _mm256_packs_epi32, _mm256_set1_epi16, _mm256_set1_ps,
+        _mm256_add_ps, _mm256_adds_epi16, _mm256_broadcastsi128_si256, _mm256_castsi256_si128,
+        _mm256_cvtepi32_ps, _mm256_cvtps_epi32, _mm256_extracti128_si256, _mm256_max_epu8,
+        _mm256_min_ps, _mm256_mul_ps, _mm256_packs_epi32, _mm256_packus_epi16,
+        _mm256_permute4x64_epi64, _mm256_set1_epi16, _mm256_set1_ps, _mm256_xor_si256,
     };
 
     use super::{Channel, Finish};
@@ -133,16 +134,46 @@ pub(super) mod avx2 {
             _mm256_cvtps_epi32(_mm256_min_ps(self.hi, moved))
         }
 
-        /// The bytes of 16 sums, of which `low` has numbers 0 to 3 and 8 to 11, `high` the others.
+        /// What 16 sums become in 16 bits, of which `low` has numbers 0 to 3 and 8 to 11, `high` the others. Both steps saturate:
+        /// what is below the least code becomes that.
+        ///
+        /// # Safety
+        /// The machine has AVX2.
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        pub(in super::super) unsafe fn words(&self, low: __m256i, high: __m256i) -> __m256i {
+            let words = _mm256_packs_epi32(self.rounded(low), self.rounded(high));
+            _mm256_adds_epi16(words, self.zero)
+        }
+
+        /// The bytes of two rows of [`Vectors::words`].
+        ///
+        /// # Safety
+        /// The machine has AVX2.
+        #[inline]
+        #[target_feature(enable = "avx2")]
+        pub(in super::super) unsafe fn rows(&self, words: [__m256i; 2]) -> [__m128i; 2] {
+            let bytes = _mm256_packus_epi16(words[0], words[1]);
+            let (lo, flip) = (
+                _mm256_broadcastsi128_si256(self.lo),
+                _mm256_broadcastsi128_si256(self.flip),
+            );
+            let bytes = _mm256_xor_si256(_mm256_max_epu8(bytes, lo), flip);
+            let rows = _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes);
+            [
+                _mm256_castsi256_si128(rows),
+                _mm256_extracti128_si256::<1>(rows),
+            ]
+        }
+
+        /// The bytes of 16 sums, in the order of [`Vectors::words`].
         ///
         /// # Safety
         /// The machine has AVX2.
         #[inline]
         #[target_feature(enable = "avx2")]
         pub(in super::super) unsafe fn bytes(&self, low: __m256i, high: __m256i) -> __m128i {
-            // Both saturate: what is below the least code becomes that.
-            let words = _mm256_packs_epi32(self.rounded(low), self.rounded(high));
-            let codes = _mm256_adds_epi16(words, self.zero);
+            let codes = self.words(low, high);
             let bytes = _mm_packus_epi16(
                 _mm256_castsi256_si128(codes),
                 _mm256_extracti128_si256::<1>(codes),
