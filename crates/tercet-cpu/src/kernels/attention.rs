@@ -10,6 +10,7 @@
 mod grad;
 mod products;
 mod scores;
+mod whole;
 
 pub use grad::{Backward, Cotangents, attention_grad, attention_grad_scratch_len};
 
@@ -179,9 +180,11 @@ fn rows_per_task(a: &Attention<'_>) -> usize {
     (a.q_heads / a.kv_heads * a.q_len).clamp(1, ROW_BLOCK)
 }
 
+/// Scratch memory of one task. A bound for more keys is one for fewer.
 fn part_len(level: SimdLevel, a: &Attention<'_>) -> usize {
     let (_, nr) = gemm::tile_shape(level);
-    rows_per_task(a) * (a.dk + KEY_BLOCK + a.dv + 2) + nr * a.dk
+    let blocks = rows_per_task(a) * (a.dk + KEY_BLOCK + a.dv + 2) + nr * a.dk;
+    blocks.max(whole::part_len(level, a))
 }
 
 /// `out = softmax(mask(softcap(scale q k^T))) v`; a row that sees no key is zeros.
@@ -238,6 +241,10 @@ pub fn attention_with_lse(
     let rows = a.q_heads / a.kv_heads * a.q_len;
     let blocks = rows.div_ceil(rows_per_task(a));
     let tasks = a.batch * a.kv_heads * blocks;
+    let run = match whole::is_whole(a) {
+        true => whole::run_whole,
+        false => run_job,
+    };
     parallel::for_each_with_scratch(
         a.threads(threads),
         tasks,
@@ -257,7 +264,7 @@ pub fn attention_with_lse(
                 kv_head: pair % a.kv_heads,
                 rows: block * rows_per_task(a)..rows.min((block + 1) * rows_per_task(a)),
             };
-            run_job(level, &job, scratch);
+            run(level, &job, scratch);
         },
     );
 }
@@ -322,15 +329,8 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
     let kv_len = a.kv_len(job.b);
     let (mut first, mut end) = (kv_len, 0);
     for r in 0..n {
-        let (head, query) = job.row(r);
-        let start = job.b * job.q.strides[0] + head * job.q.strides[1] + query * job.q.strides[2];
-        for (to, from) in queries[r * a.dk..(r + 1) * a.dk]
-            .iter_mut()
-            .zip(&job.q.data[start..])
-        {
-            *to = from * a.scale;
-        }
-        let seen = a.visible(query, kv_len);
+        load_query(job, r, &mut queries[r * a.dk..(r + 1) * a.dk]);
+        let seen = a.visible(job.row(r).1, kv_len);
         (first, end) = (first.min(seen.start), end.max(seen.end));
     }
     acc.fill(0.0);
@@ -357,23 +357,50 @@ unsafe fn run_job_body<S: Simd>(job: &Job<'_>, scratch: &mut [f32]) {
         key = keys.end;
     }
     for r in 0..n {
-        let (head, query) = job.row(r);
-        let [sb, sh, sq] = job.out_strides;
-        let out = job.out.slice(job.b * sb + head * sh + query * sq, a.dv);
-        let scale = if sum[r] == 0.0 { 0.0 } else { 1.0 / sum[r] };
-        if let Some(lse) = job.lse {
-            let at = (job.b * a.q_heads + head) * a.q_len + query;
-            // Of no keys `-inf + -inf`. Each query belongs to one task.
-            lse.slice(at, 1)[0] = max[r] + sum[r].ln();
-        }
-        let mut poisoned = false;
-        for (out, x) in out.iter_mut().zip(&acc[r * a.dv..(r + 1) * a.dv]) {
-            *out = x * scale;
-            poisoned |= out.is_nan();
-        }
-        if poisoned && !matches!(a.mask, Mask::None) {
-            masked_row::<S>(job, r, kv_len, out);
-        }
+        let acc = &acc[r * a.dv..(r + 1) * a.dv];
+        finish_row::<S>(job, r, kv_len, acc, (max[r], sum[r]));
+    }
+}
+
+/// The query of the `r`-th row, scaled.
+#[inline(always)]
+fn load_query(job: &Job<'_>, r: usize, to: &mut [f32]) {
+    let (head, query) = job.row(r);
+    let start = job.b * job.q.strides[0] + head * job.q.strides[1] + query * job.q.strides[2];
+    for (to, from) in to.iter_mut().zip(&job.q.data[start..]) {
+        *to = from * job.a.scale;
+    }
+}
+
+/// Writes the result of the `r`-th row: its weighted values, with the greatest score and the sum of the weights.
+///
+/// # Safety
+/// Needs the instructions of `S`; no other task writes this row.
+#[inline(always)]
+unsafe fn finish_row<S: Simd>(
+    job: &Job<'_>,
+    r: usize,
+    kv_len: usize,
+    values: &[f32],
+    (max, sum): (f32, f32),
+) {
+    let a = job.a;
+    let (head, query) = job.row(r);
+    let [sb, sh, sq] = job.out_strides;
+    let out = job.out.slice(job.b * sb + head * sh + query * sq, a.dv);
+    let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+    if let Some(lse) = job.lse {
+        let at = (job.b * a.q_heads + head) * a.q_len + query;
+        // Of no keys `-inf + -inf`. Each query belongs to one task.
+        lse.slice(at, 1)[0] = max + sum.ln();
+    }
+    let mut poisoned = false;
+    for (out, x) in out.iter_mut().zip(values) {
+        *out = x * scale;
+        poisoned |= out.is_nan();
+    }
+    if poisoned && !matches!(a.mask, Mask::None) {
+        masked_row::<S>(job, r, kv_len, out);
     }
 }
 

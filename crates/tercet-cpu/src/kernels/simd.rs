@@ -113,6 +113,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The greater of each two lanes; where `a` is NaN, that of `b`.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// The greatest lane, of lanes that are no NaN.
+    unsafe fn greatest(v: Self::V) -> f32;
+    /// `2^n` where a lane is `1.5 * 2^23 + n` for a whole number `n` from -126 to 127; 0 for -127.
+    unsafe fn power_of_two(v: Self::V) -> Self::V;
     /// Each lane of `v` within those of `lo` and `hi`; NaN stays NaN.
     unsafe fn clamp(v: Self::V, lo: Self::V, hi: Self::V) -> Self::V;
     /// Sum of the lanes, as a tree of halves.
@@ -194,6 +200,11 @@ impl Simd for Portable {
     #[inline(always)] unsafe fn add(a: [f32; P], b: [f32; P]) -> [f32; P] { lanes(|i| a[i] + b[i]) }
     #[inline(always)] unsafe fn mul(a: [f32; P], b: [f32; P]) -> [f32; P] { lanes(|i| a[i] * b[i]) }
     #[inline(always)] unsafe fn fma(a: [f32; P], b: [f32; P], c: [f32; P]) -> [f32; P] { lanes(|i| Self::fmaf(a[i], b[i], c[i])) }
+    #[inline(always)] unsafe fn max(a: [f32; P], b: [f32; P]) -> [f32; P] { lanes(|i| if a[i] > b[i] { a[i] } else { b[i] }) }
+    #[inline(always)] unsafe fn greatest(v: [f32; P]) -> f32 { v.into_iter().fold(f32::NEG_INFINITY, f32::max) }
+    #[inline(always)] unsafe fn power_of_two(v: [f32; P]) -> [f32; P] {
+        lanes(|i| f32::from_bits((v[i].to_bits() << 23).wrapping_add(127 << 23)))
+    }
     #[inline(always)] unsafe fn clamp(v: [f32; P], lo: [f32; P], hi: [f32; P]) -> [f32; P] {
         lanes(|i| {
             let low = if v[i] < lo[i] { lo[i] } else { v[i] };
@@ -274,6 +285,16 @@ mod x86 {
         #[inline(always)] unsafe fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         #[inline(always)] unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
         // The second operand is the result where one is NaN.
+        #[inline(always)] unsafe fn max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
+        #[inline(always)] unsafe fn greatest(v: __m256) -> f32 {
+            let h = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let q = _mm_max_ps(h, _mm_movehl_ps(h, h));
+            _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps::<1>(q, q)))
+        }
+        #[inline(always)] unsafe fn power_of_two(v: __m256) -> __m256 {
+            let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(v));
+            _mm256_castsi256_ps(_mm256_add_epi32(n, _mm256_set1_epi32(127 << 23)))
+        }
         #[inline(always)] unsafe fn clamp(v: __m256, lo: __m256, hi: __m256) -> __m256 { _mm256_min_ps(hi, _mm256_max_ps(lo, v)) }
         #[inline(always)] unsafe fn sum(v: __m256) -> f32 {
             let h = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -366,6 +387,15 @@ mod x86 {
         #[inline(always)] unsafe fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         #[inline(always)] unsafe fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         #[inline(always)] unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        #[inline(always)] unsafe fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        #[inline(always)] unsafe fn greatest(v: __m512) -> f32 {
+            let hi = _mm512_extractf32x8_ps::<1>(v);
+            Avx2::greatest(_mm256_max_ps(_mm512_castps512_ps256(v), hi))
+        }
+        #[inline(always)] unsafe fn power_of_two(v: __m512) -> __m512 {
+            let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(v));
+            _mm512_castsi512_ps(_mm512_add_epi32(n, _mm512_set1_epi32(127 << 23)))
+        }
         #[inline(always)] unsafe fn clamp(v: __m512, lo: __m512, hi: __m512) -> __m512 { _mm512_min_ps(hi, _mm512_max_ps(lo, v)) }
         #[inline(always)] unsafe fn sum(v: __m512) -> f32 {
             let hi = _mm512_extractf32x8_ps::<1>(v);

@@ -112,12 +112,19 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
     let run = move |args: &mut Args<'_>| {
         let [q, k, v] = [args.ins[0], args.ins[1], args.ins[2]];
         let keys = k.shape()[op.layout.seq_axis()];
-        let lens = match op.kv_len {
+        let mut lens = match op.kv_len {
             true => kv_lens(&args.ins[args.ins.len() - 1], keys)?,
             false => SmallVec::from_slice(&[keys]),
         };
+        let ends = match op.mask {
+            MaskKind::Keep => ends(&args.ins[3], q.shape()[0], &lens),
+            MaskKind::None | MaskKind::Causal | MaskKind::Window(_) | MaskKind::Bias => None,
+        };
+        let is_counted = ends.is_some();
+        lens = ends.unwrap_or(lens);
         let mut a = sized(&op, [q.layout, k.layout, v.layout], &lens);
         match op.mask {
+            MaskKind::Keep if is_counted => {}
             MaskKind::Keep => a.mask = keep_mask(&args.ins[3]),
             MaskKind::Bias => {
                 let mask = args.ins[3];
@@ -146,12 +153,28 @@ pub(crate) fn lower(_: &Graph, node: &Node) -> Lowered {
         fallible,
         scratch: Some(Box::new(move |layouts, threads| {
             let [q, k, v] = [&layouts[0], &layouts[1], &layouts[2]];
-            let a = sized(&sizing, [q, k, v], &[]);
+            let keys = [k.shape()[sizing.layout.seq_axis()]];
+            let a = sized(&sizing, [q, k, v], &keys);
             4 * threads * attention_scratch_len(level, Threads::Serial, &a)
         })),
         work,
         ..Lowered::new(node.inputs.len(), run)
     }
+}
+
+/// How many keys of each batch entry are seen where a mask says nothing but that: the same first ones by all queries.
+fn ends(mask: &View<'_>, batch: usize, lens: &[usize]) -> Option<SmallVec<[usize; 16]>> {
+    let ([entry, head, query, key], keep) = (mask_strides(mask.layout), mask.dense_bytes());
+    if head != 0 || query != 0 || key != 1 {
+        return None;
+    }
+    let end = |b: usize| {
+        let most = if lens.len() == 1 { lens[0] } else { lens[b] };
+        let keep = keep.get(b * entry..b * entry + most)?;
+        let end = keep.iter().position(|keep| *keep == 0).unwrap_or(most);
+        keep[end..].iter().all(|keep| *keep == 0).then_some(end)
+    };
+    (0..batch).map(end).collect()
 }
 
 fn kv_lens(lens: &View<'_>, keys: usize) -> Result<SmallVec<[usize; 16]>, EvalError> {

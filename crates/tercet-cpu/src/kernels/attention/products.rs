@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::{Job, KEY_BLOCK};
-use crate::kernels::gemm::{self, Columns, MatView, Tile};
+use crate::kernels::gemm::{self, Asks, Columns, MatView, Tile};
 use crate::kernels::simd::Simd;
 
 /// Rows from which packing keys pays.
-const TILED_ROWS: usize = 6;
+pub(super) const TILED_ROWS: usize = 6;
 
 /// `scores[r, j] = queries[r] . k[keys.start + j]`.
 ///
@@ -117,8 +117,10 @@ impl Product {
                     true => std::ptr::null(),
                     false => b,
                 },
+                asks: Asks::Steps,
                 last: self.cols - (vectors - 1) * S::LANES,
                 add: self.columns == Columns::Exact,
+                bias: std::ptr::null(),
             };
             gemm::tile_function(S::LEVEL, end - row, vectors, self.columns)(&tile);
         }

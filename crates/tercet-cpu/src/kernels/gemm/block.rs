@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::super::parallel::SharedMut;
 use super::super::simd::{Simd, simd_dispatch};
 use super::across::{copy_block, tile_rows};
-use super::tile::{self, Columns, LINE, Tile};
+use super::tile::{self, Asks, Columns, LINE, Tile, UNROLLED};
 use super::{Epilogue, FEW_ROWS, MatView};
 
 /// A rectangle of C to compute.
@@ -80,9 +80,13 @@ unsafe fn run_block_body<S: Simd>(block: &Block<'_>) {
                     let col = block.col0 + panel * nr;
                     let cols = col..col + nr.min(block.n - panel * nr);
                     let rows = block.rows.clone();
-                    block
-                        .epilogue
-                        .finish::<S>(rows, cols, block.c, block.c_stride);
+                    // Tiles have added it already.
+                    let bias = block.epilogue.bias.filter(|_| side_by_side);
+                    let epilogue = Epilogue {
+                        bias,
+                        ..*block.epilogue
+                    };
+                    epilogue.finish::<S>(rows, cols, block.c, block.c_stride);
                 }
             }
             k0 = ks.end;
@@ -151,13 +155,24 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
     let a = &block.a;
     let a0 = a.data.as_ptr();
     let tiles = block.rows.len().div_ceil(S::TILE_ROWS);
-    // Tiles of this panel fetch what is read next from the shared cache or memory.
     let b = block
         .b
         .as_ptr()
         .wrapping_add((panel * block.k + ks.start) * nr);
     let len = ks.len() * nr;
-    let next = b.wrapping_add(if block.is_narrow() { len } else { block.k * nr });
+    // Few tiles ask for what comes next in memory while they read this panel. Of many the last ones ask for the next panel: what is
+    // asked for earlier is gone from the caches again, and all at once is more than memory gives meanwhile.
+    let is_narrow = block.is_narrow();
+    let next = b.wrapping_add(if is_narrow { len } else { block.k * nr });
+    let (asking, each) = match is_narrow {
+        true => (0, ks.len() * LINE),
+        false => (tiles.saturating_sub(UNROLLED), ks.len() / UNROLLED * LINE),
+    };
+    let last_ks = ks.end == block.k;
+    let bias = match block.epilogue.bias {
+        Some(bias) if last_ks => bias[block.col0 + col..].as_ptr(),
+        Some(_) | None => std::ptr::null(),
+    };
     for i in 0..tiles {
         let rows = tile_rows(&block.rows, i, tiles);
         let (row, count) = (rows.start, rows.len());
@@ -180,14 +195,19 @@ unsafe fn run_panel<S: Simd>(block: &Block<'_>, panel: usize, ks: Range<usize>) 
             b_step: nr,
             c: block.c.ptr().add(row * block.c_stride + block.col0 + col),
             c_row: block.c_stride,
-            // Later tiles find this panel near, and the next one on its way.
-            next: if i * ks.len() * LINE < len {
-                next.wrapping_add(i * ks.len() * LINE)
-            } else {
-                std::ptr::null()
+            next: match i.checked_sub(asking) {
+                Some(i) if i * each < len => next.wrapping_add(i * each),
+                // The first tile reads a panel that is not near yet.
+                None if i == 0 => b,
+                Some(_) | None => std::ptr::null(),
+            },
+            asks: match is_narrow || i == 0 {
+                true => Asks::Steps,
+                false => Asks::Turns,
             },
             last: cols - (vectors - 1) * S::LANES,
             add: ks.start > 0,
+            bias,
         };
         tile::function(S::LEVEL, count, vectors, Columns::Padded)(&tile);
     }

@@ -35,7 +35,7 @@ use super::simd::{Level, Simd, SimdLevel};
 use block::{Block, run_block};
 pub(crate) use pack::{pack_b_by_taps, pack_panel};
 pub(crate) use small::dot4;
-pub(crate) use tile::{Columns, Tile, function as tile_function};
+pub(crate) use tile::{Asks, Columns, Tile, function as tile_function, tile as inline_tile};
 
 /// A matrix of `f32` inside a slice, with any non-negative strides (in elements).
 #[derive(Clone, Copy, Debug)]
@@ -267,7 +267,9 @@ pub(crate) fn gemm_columns_in_place(
                 c_row: c_stride,
                 last: count - (vectors - 1) * lanes,
                 next: from,
+                asks: Asks::Steps,
                 add: false,
+                bias: std::ptr::null(),
             };
             // SAFETY: the level was detected; views were checked, and C by the caller; full vectors lie inside B.
             unsafe { tile::function(level.0, rows, vectors, columns)(&tile) };

@@ -34,12 +34,23 @@ pub(crate) struct Tile {
     pub(crate) c_row: usize,
     /// Lanes of the last vector that are columns of C.
     pub(crate) last: usize,
-    /// Where memory to be used by later tiles begins: one line of it is asked
-    /// for per step of k. It may lie anywhere. Null where the panel is near
+    /// Where memory to be used by later tiles begins, which may lie anywhere. Null where the panel is near
     /// already and nothing is to be asked for.
     pub(crate) next: *const f32,
+    pub(crate) asks: Asks,
     /// Adds to C instead of replacing it.
     pub(crate) add: bool,
+    /// Added to each row at the end; null where nothing is.
+    pub(crate) bias: *const f32,
+}
+
+/// How much of the next memory a tile asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// A line in each step of k.
+    Steps,
+    /// A line in every [`UNROLLED`] steps.
+    Turns,
 }
 
 /// A kernel of `R` rows and `NV` vectors.
@@ -130,7 +141,10 @@ const AHEAD: usize = 2048;
 pub(super) const LINE: usize = 16;
 
 /// Steps of k between two ends of a loop.
-const UNROLLED: usize = 4;
+pub(super) const UNROLLED: usize = 4;
+
+/// Nothing is asked for.
+const NOTHING: usize = usize::MAX;
 
 /// The first steps of k over a whole packed panel, as many as [`UNROLLED`] divides: their number. None where elements of A lie neither side by side
 /// along k nor along the rows of the tile, or B is no such panel.
@@ -149,20 +163,24 @@ unsafe fn panel_steps<S: Simd, const R: usize, const NV: usize>(
     let count = t.k / UNROLLED * UNROLLED;
     let along = |p: usize, i: usize| *rows[i].add(p);
     let across = |p: usize, i: usize| *t.a.add(p * t.a_step + i);
-    match (t.a_step, t.a_row, t.next.is_null()) {
-        (1, _, false) => steps::<S, R, NV, true>(count, along, t, acc),
-        (1, _, true) => steps::<S, R, NV, false>(count, along, t, acc),
-        (_, 1, false) => steps::<S, R, NV, true>(count, across, t, acc),
-        (_, 1, true) => steps::<S, R, NV, false>(count, across, t, acc),
+    match (t.a_step, t.a_row, t.asks) {
+        (1, _, _) if t.next.is_null() => steps::<S, R, NV, NOTHING>(count, along, t, acc),
+        (1, _, Asks::Steps) => steps::<S, R, NV, 1>(count, along, t, acc),
+        (1, _, Asks::Turns) => steps::<S, R, NV, UNROLLED>(count, along, t, acc),
+        (_, 1, _) if t.next.is_null() => steps::<S, R, NV, NOTHING>(count, across, t, acc),
+        (_, 1, Asks::Steps) => steps::<S, R, NV, 1>(count, across, t, acc),
+        (_, 1, Asks::Turns) => steps::<S, R, NV, UNROLLED>(count, across, t, acc),
         _ => return 0,
     }
     count
 }
 
+/// A line is asked for in every `EACH`th step.
+///
 /// # Safety
 /// As [`panel_steps`]; `a` gives the elements of A by step and row.
 #[inline(always)]
-unsafe fn steps<S: Simd, const R: usize, const NV: usize, const ASKS: bool>(
+unsafe fn steps<S: Simd, const R: usize, const NV: usize, const EACH: usize>(
     count: usize,
     a: impl Fn(usize, usize) -> f32,
     t: &Tile,
@@ -172,11 +190,13 @@ unsafe fn steps<S: Simd, const R: usize, const NV: usize, const ASKS: bool>(
     for first in (0..count).step_by(UNROLLED) {
         for p in first..first + UNROLLED {
             let b = t.b.add(p * width);
-            if ASKS {
+            if EACH == 1 {
                 for at in (0..width).step_by(LINE) {
                     S::prefetch(b.wrapping_add(at).cast::<u8>().wrapping_add(AHEAD));
                 }
-                S::prefetch_far(t.next.wrapping_add(p * LINE).cast());
+            }
+            if EACH != NOTHING && (p - first) % EACH == 0 {
+                S::prefetch_far(t.next.wrapping_add(p / EACH * LINE).cast());
             }
             let mut columns = [S::splat(0.0); NV];
             for v in 0..NV {
@@ -192,10 +212,12 @@ unsafe fn steps<S: Simd, const R: usize, const NV: usize, const ASKS: bool>(
     }
 }
 
+/// A tile where the caller is.
+///
 /// # Safety
-/// As [`TileFn`].
+/// As [`TileFn`]; needs the instructions of `S`.
 #[inline(always)]
-unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
+pub(crate) unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &Tile) {
     let mut acc = [[S::splat(0.0); NV]; R];
     // C is needed at the end: its lines, a page apart, arrive meanwhile.
     for i in 0..R {
@@ -249,14 +271,21 @@ unsafe fn tile<S: Simd, const R: usize, const NV: usize, const EXACT: bool>(t: &
                 if v == NV - 1 { t.last } else { S::LANES },
             );
             let mut sum = acc[i][v];
+            let bias = t.bias.wrapping_add(v * S::LANES);
             if lanes == S::LANES {
                 if t.add {
                     sum = S::add(sum, S::load(c));
+                }
+                if !t.bias.is_null() {
+                    sum = S::add(sum, S::load(bias));
                 }
                 S::store(c, sum);
             } else {
                 if t.add {
                     sum = S::add(sum, S::load_n(c, lanes));
+                }
+                if !t.bias.is_null() {
+                    sum = S::add(sum, S::load_n(bias, lanes));
                 }
                 S::store_n(c, sum, lanes);
             }

@@ -143,6 +143,27 @@ pub(crate) fn exp<S: Simd>(x: f32) -> f32 {
     e * scale
 }
 
+/// `e^x` of a vector of `x <= 0`; NaN stays NaN. What is below the normal numbers may be 0.
+///
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+pub(crate) unsafe fn exp_of_negative<S: Simd>(x: S::V) -> S::V {
+    // Where the power of two is 0.
+    const END: f32 = -88.1;
+    let x = S::clamp(x, S::splat(END), S::splat(0.0));
+    let t = S::fma(x, S::splat(std::f32::consts::LOG2_E), S::splat(ROUND32));
+    let n = S::add(t, S::splat(-ROUND32));
+    let r = S::fma(n, S::splat(-LN2_HIGH), x);
+    let r = S::fma(n, S::splat(-LN2_LOW), r);
+    let mut y = S::splat(EXP32[EXP32.len() - 1]);
+    for c in EXP32.iter().rev().skip(1) {
+        y = S::fma(y, r, S::splat(*c));
+    }
+    let e = S::add(S::fma(S::mul(r, r), y, r), S::splat(1.0));
+    S::mul(e, S::power_of_two(t))
+}
+
 #[inline(always)]
 pub(crate) fn exp2<S: Simd>(x: f32) -> f32 {
     let x = if x > 129.0 { 129.0 } else { x };

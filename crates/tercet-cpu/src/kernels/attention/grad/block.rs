@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Job, Lines, Mask, Packed, ROW};
-use crate::kernels::gemm::{self, Columns, Tile};
+use crate::kernels::gemm::{self, Asks, Columns, Tile};
 use crate::kernels::simd::Simd;
 use crate::kernels::vmath::scalar;
 
@@ -63,7 +63,9 @@ impl Product {
             c_row: self.c_row,
             last: self.cols - (vectors - 1) * S::LANES,
             next: std::ptr::null(),
+            asks: Asks::Steps,
             add: self.add,
+            bias: std::ptr::null(),
         };
         gemm::tile_function(S::LEVEL, self.rows, vectors, Columns::Padded)(&tile);
     }
