@@ -110,6 +110,19 @@ unsafe fn i8_to_f32_body<S: Simd>(x: &[u8], out: &mut [f32]) {
 }
 
 simd_dispatch!(
+    /// Integers as floats, rounded to nearest even.
+    pub(crate) fn i32_to_f32(x: &[i32], out: &mut [f32]) = i32_to_f32_body
+);
+
+/// # Safety
+/// Needs the instructions of `S`.
+#[inline(always)]
+unsafe fn i32_to_f32_body<S: Simd>(x: &[i32], out: &mut [f32]) {
+    let pairs = out.iter_mut().zip(x);
+    pairs.for_each(|(y, x)| *y = *x as f32);
+}
+
+simd_dispatch!(
     /// Widens halves.
     ///
     /// # Panics

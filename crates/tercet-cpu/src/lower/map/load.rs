@@ -180,6 +180,10 @@ pub(super) fn floats(
             match dtype {
                 DType::U8 => return convert::u8_to_f32(job.level, &root[at..][..to.len()], to),
                 DType::I8 => return convert::i8_to_f32(job.level, &root[at..][..to.len()], to),
+                DType::I32 => {
+                    let bytes = &root[at * size_of::<i32>()..][..size_of_val(to)];
+                    return convert::i32_to_f32(job.level, cast_slice(bytes), to);
+                }
                 _ => {}
             }
         }
