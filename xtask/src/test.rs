@@ -23,6 +23,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use crate::error::Error;
 use crate::{cache, env, fetch, lavapipe, process, python, system};
@@ -161,7 +162,7 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
     let setup = Setup {
         minilm: fetch::minilm(&cache)?,
         has_onnx_models: onnx_models.is_ok(),
-        nextest: nextest(&cache)?,
+        nextest: timed("test runner", || nextest(&cache))?,
         cache,
         ci,
     };
@@ -175,33 +176,43 @@ pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
         tests.args(["--filterset", NOT_SUITES]);
     }
     println!("{}", compiler()?);
-    let tests = process::run(&mut tests);
-    let suites = match setup.nextest {
+    let tests = timed("building, and tests one by one", || {
+        process::run(&mut tests)
+    });
+    let suites = timed("suites", || match setup.nextest {
         // A software driver makes its code on one thread a device: side by side they fill the machine.
         Some(_) => process::run_together(setup.suites()),
         None => Ok(()),
-    };
-    let own = process::run(&mut setup.own_tests());
-    let newer = match lavapipe::fetch(&setup.cache) {
+    });
+    let own = timed("tests of xtask", || process::run(&mut setup.own_tests()));
+    let newer = timed("newer lavapipe", || match lavapipe::fetch(&setup.cache) {
         Ok(_) => process::run_together(setup.on_newer_lavapipe().into()),
         Err(error) => {
             eprintln!("NOT RUN: the Vulkan tests on a newer lavapipe, with cooperative matrices");
             eprintln!("  because: {error}");
             Ok(())
         }
-    };
+    });
     let mut doc = process::cargo();
     doc.args(["test", "--doc"]).args(SELECTION);
-    let doc = process::run(setup.prepare(&mut doc));
-    let python = match setup.ci || python::is_possible() {
+    let doc = timed("doc tests", || process::run(setup.prepare(&mut doc)));
+    let python = timed("Python", || match setup.ci || python::is_possible() {
         true => python::run(false),
         false => {
             eprintln!("NOT RUN: the Python module; it needs python3 with the module venv");
             Ok(())
         }
-    };
+    });
     let all = [suites, own, newer, doc, python];
     all.into_iter().fold(tests, Result::and)
+}
+
+/// Runs a pass and says how long it took: where the time of a machine goes.
+fn timed<T>(name: &str, pass: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = pass();
+    println!("{:5} s  {name}", start.elapsed().as_secs());
+    result
 }
 
 /// Whether the run decides about a change: then nothing may be missing, and Vulkan is validated.
