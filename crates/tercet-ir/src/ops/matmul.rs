@@ -110,6 +110,7 @@ impl OpSpec for MatMul {
     fn cases() -> Vec<Case> {
         let mut cases = shaped_cases();
         cases.extend(value_cases());
+        cases.extend(code_cases());
         cases
     }
 
@@ -329,6 +330,54 @@ fn value_cases() -> Vec<Case> {
         })
         .only(&[DType::I32, DType::U32, DType::I64]),
     ]
+}
+
+/// Products with dequantised codes of 8 bits, all 256 of them, which may stay packed.
+fn code_cases() -> Vec<Case> {
+    vec![
+        of_codes("codes_one_row", DType::U8, &[1, 256], true, false),
+        of_codes("codes_few_rows", DType::I8, &[5, 128], false, false),
+        of_codes(
+            "codes_batch_by_column",
+            DType::U8,
+            &[2, 9, 384],
+            false,
+            true,
+        ),
+        of_codes("signed_codes_by_column", DType::I8, &[33, 256], true, true),
+    ]
+}
+
+/// `x [.., K]` times `(codes - zero) * scale`, with codes `[N, K]` that are `turned` or `[K, N]`, and one scale or one of each
+/// column.
+fn of_codes(name: &str, dtype: DType, x: &'static [usize], turned: bool, by_column: bool) -> Case {
+    const COLUMNS: usize = 9;
+    const SPREAD: usize = 37;
+    let case = Case::new(name, move |c| {
+        let k = x[x.len() - 1];
+        let (least, greatest) = dtype.int_range().expect("invariant: codes are integers");
+        let codes = (0..COLUMNS * k).map(|i| (i * SPREAD % 256) as f64 + least as f64);
+        let shape = if turned { [COLUMNS, k] } else { [k, COLUMNS] };
+        let x = c.input("x", x, Fill::Normal)?;
+        let codes = Fill::Values(codes.collect());
+        let mut w = c.param_of("codes", Type::new(dtype, shape), codes)?;
+        let scales = if by_column { COLUMNS } else { 1 };
+        let scale = (0..scales).map(|i| 0.001 * (i + 1) as f64).collect();
+        let ty = Type::new(DType::F32, [1, scales]);
+        let scale = c.param_of("scale", ty, Fill::Values(scale))?;
+        let g = &mut c.graph;
+        if turned {
+            w = g.transpose(w, &[1, 0])?;
+        }
+        let wide = g.cast(w, DType::I32)?;
+        let zero = g.scalar(DType::I32, (greatest / 3) as f64)?;
+        let less = g.sub(wide, zero)?;
+        let float = g.cast(less, c.dtype)?;
+        let w = g.mul(float, scale)?;
+        let y = g.matmul(x, w)?;
+        c.output(y)
+    });
+    case.only(&[DType::F32])
 }
 
 impl Graph {

@@ -61,7 +61,7 @@ pub struct Pass {
 pub const PIPELINE: &[Pass] = &[
     Pass {
         name: "recognize_codes",
-        doc: "Convolutions between codes of 8 bits become operators of codes, and what moves numbers moves codes.",
+        doc: "Convolutions between codes of 8 bits become operators of codes, what moves numbers moves codes, and weights of codes stay packed.",
         apply: recognize::recognize_codes,
     },
     Pass {

@@ -168,6 +168,42 @@ fn what_moves_numbers_moves_their_codes() {
     assert_eq!(y.to_f64s(), expected);
 }
 
+/// `x` times the transpose of codes with one scale.
+#[test]
+fn weights_of_a_product_stay_codes() {
+    const ROWS: usize = 300;
+    const DEPTH: usize = 256;
+    let codes: Vec<u8> = (0..ROWS * DEPTH).map(|i| (i * 37 % 256) as u8).collect();
+    let model = Model::new(&["3", "256"])
+        .opset(13)
+        .raw("w", UINT8, &[300, 256], &codes)
+        .raw("w.scale", FLOAT, &[], &0.3f32.to_le_bytes())
+        .raw("w.zero", UINT8, &[], &[90])
+        .node(node("Transpose", &["w"], &["turned"]).with(attr_ints("perm", &[1, 0])))
+        .node(node(
+            "DequantizeLinear",
+            &["turned", "w.scale", "w.zero"],
+            &["w.float"],
+        ))
+        .node(node("MatMul", &["x", "w.float"], &["y"]));
+    let kernels = kernels(&model);
+    assert!(kernels.contains("1 x dequant_mat_mul"), "{kernels}");
+    let numbers: Vec<f32> = (0..3 * DEPTH)
+        .map(|i| (i * 29 % 64) as f32 / 8.0 - 4.0)
+        .collect();
+    let x = Tensor::from_slice(&[3, DEPTH], &numbers).expect("fits");
+    let y = run(&model, &x).to_f64s();
+    for (at, y) in y.iter().enumerate() {
+        let (row, column) = (at / ROWS, at % ROWS);
+        let products = (0..DEPTH).map(|p| {
+            let code = f64::from(codes[column * DEPTH + p]) - 90.0;
+            f64::from(numbers[row * DEPTH + p]) * code * f64::from(0.3f32)
+        });
+        let (sum, size) = products.fold((0.0, 0.0), |(s, a), p| (s + p, a + f64::abs(p)));
+        assert!((y - sum).abs() <= 1e-6 * size, "{at}: {y}, not {sum}");
+    }
+}
+
 /// The CPU's results of a case, and those of the reference.
 fn both(case: &CaseGraph) -> [Vec<Tensor>; 2] {
     let options = CompileOptions {

@@ -26,10 +26,10 @@ struct Scheme {
 }
 
 /// Numbers that are made of codes: `(codes - zero) * scale`.
-struct Dequantized {
-    codes: Value,
-    zero: i64,
-    scale: Value,
+pub(super) struct Dequantized {
+    pub(super) codes: Value,
+    pub(super) zero: i64,
+    pub(super) scale: Value,
 }
 
 /// Codes that are made of numbers: `clamp(round(numbers / scale) + zero)`, with a function that bounds numbers before as bounds of
@@ -137,7 +137,7 @@ fn bounds(seen: &Seen<'_>, v: Value) -> Option<(Value, f64, f64)> {
     (seen.read_once(x) && lo <= hi).then_some((inner, lo, hi))
 }
 
-fn dequantized(seen: &Seen<'_>, v: Value) -> Option<Dequantized> {
+pub(super) fn dequantized(seen: &Seen<'_>, v: Value) -> Option<Dequantized> {
     let pair = seen.binary(v, BinaryFn::Mul)?;
     orders(pair).into_iter().find_map(|[number, scale]| {
         if seen.graph.ty(v).dtype != DType::F32 || seen.graph.ty(number) != seen.graph.ty(v) {

@@ -5,12 +5,14 @@
 //! - `x / sqrt(mean(x^2) + eps) * gamma` -> `RmsNorm` ([`norm`]).
 //! - `x sigmoid(x)` -> `silu`, `x (1 + erf(x / sqrt(2))) / 2` -> `gelu`, `min(max(x, 0), 6)` -> `relu6`
 //!   ([`activation`]).
-//! - What dequantises codes, convolves, and quantises again -> `QuantizedConv` ([`codes`], a pass of its own).
+//! - What dequantises codes, convolves, and quantises again -> `QuantizedConv` ([`codes`], a pass of its own, with the next).
+//! - Products with dequantised weights -> `DequantMatMul` ([`code_weights`]).
 //!
 //! Results differ from the parts by the roundings that are saved.
 
 mod activation;
 mod attention;
+mod code_weights;
 mod codes;
 mod norm;
 
@@ -50,7 +52,7 @@ pub(super) fn recognize_codes(graph: &Graph) -> Result<Graph, CompileError> {
     };
     rebuild(graph, |rw, id, node| {
         if live[id.index()]
-            && let Some(new) = codes::of(&seen, rw, node)?
+            && let Some(new) = codes::of(&seen, rw, node)?.or(code_weights::of(&seen, rw, node)?)
         {
             rw.bind(Value { node: id, port: 0 }, new);
             return Ok(());
