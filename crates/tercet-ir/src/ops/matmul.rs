@@ -351,12 +351,13 @@ fn code_cases() -> Vec<Case> {
 /// `x [.., K]` times `(codes - zero) * scale`, with codes `[N, K]` that are `turned` or `[K, N]`, and one scale or one of each
 /// column.
 fn of_codes(name: &str, dtype: DType, x: &'static [usize], turned: bool, by_column: bool) -> Case {
-    const COLUMNS: usize = 9;
+    const COLUMNS: usize = 41;
+    // No row of codes is that of another, whose gradients would cancel.
     const SPREAD: usize = 37;
     let case = Case::new(name, move |c| {
         let k = x[x.len() - 1];
         let (least, greatest) = dtype.int_range().expect("invariant: codes are integers");
-        let codes = (0..COLUMNS * k).map(|i| (i * SPREAD % 256) as f64 + least as f64);
+        let codes = (0..COLUMNS * k).map(|i| ((i * SPREAD + i / k) % 256) as f64 + least as f64);
         let shape = if turned { [COLUMNS, k] } else { [k, COLUMNS] };
         let x = c.input("x", x, Fill::Normal)?;
         let codes = Fill::Values(codes.collect());
