@@ -9,12 +9,14 @@
 //!
 //! Next: `emit/values.rs` for operands and results, `emit/dispatch.rs` for kernels as steps, `emit/choices.rs` for ways of
 //! which a run takes one, `emit/checks.rs` for what ends a run, `emit/blocks.rs` for graphs inside nodes,
-//! `emit/cursor.rs` for the node that is emitted, `emit/draft.rs` for the program so far.
+//! `emit/cursor.rs` for the node that is emitted, `emit/decoding.rs` for when weights are decoded, `emit/draft.rs` for the
+//! program so far.
 
 mod blocks;
 mod checks;
 mod choices;
 mod cursor;
+mod decoding;
 mod dispatch;
 mod draft;
 mod values;

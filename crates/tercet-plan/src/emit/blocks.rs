@@ -128,6 +128,7 @@ impl<'a> Emit<'a> {
     /// Ends the stage that is open.
     pub(crate) fn close(&mut self) {
         let steps = std::mem::take(&mut self.draft.steps);
+        self.draft.decoding.close();
         if !steps.is_empty() {
             self.draft.flow.push(Flow::Stage(steps));
         }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tercet_ir::{DType, Dim, Tensor};
 
 use super::View;
+use super::decoding::Decoding;
 use crate::flow::Flow;
 use crate::kernel::{Instance, Word};
 use crate::num::{Num, Tape};
@@ -64,6 +65,8 @@ pub(crate) struct Draft {
     pub(crate) prepare: Vec<Step>,
     /// The steps of the stage that is open.
     pub(crate) steps: Vec<Step>,
+    /// Weights that are decoded, and when.
+    pub(crate) decoding: Decoding,
     /// What is closed, in the graph at hand.
     pub(crate) flow: Vec<Flow<Vec<Step>>>,
     pub(crate) params: Vec<Word>,

@@ -8,6 +8,7 @@
 //! compute again from checkpoints or draw again. Where that takes much memory, steps with large results wait instead until
 //! groups come near the place that they have in the graph's own order, which computes such things where they are needed. A chain
 //! of them may then make groups of its own: an eighth of the memory is taken for worth it, and a 32nd where there are no more.
+//! Weights that are decoded do not wait so: they say themselves beside what they stand (`emit/decoding.rs`), and do so behind it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -55,14 +56,16 @@ pub(super) fn group(steps: Vec<Step>, draft: &Draft) -> Grouped {
             }
         }
     }
-    let mut placed: Vec<(usize, Step)> = groups.into_iter().zip(steps).collect();
+    let behind = accesses.iter().map(|all| decodes(all, draft));
+    let places = groups.into_iter().zip(behind);
+    let mut placed: Vec<((usize, bool), Step)> = places.zip(steps).collect();
     // Stable: inside a group the order of emission stays.
     placed.sort_by_key(|(at, _)| *at);
     let mut grouped = Grouped {
         list: Vec::with_capacity(placed.len()),
         groups: Vec::with_capacity(placed.len()),
     };
-    for (at, mut step) in placed {
+    for ((at, _), mut step) in placed {
         step.barrier = grouped.groups.last().is_some_and(|last| *last != at);
         grouped.groups.push(at);
         grouped.list.push(step);
@@ -121,7 +124,13 @@ fn depths(steps: &[Step], accesses: &[Accesses], draft: &Draft, wait: Option<usi
     groups
 }
 
-/// Whether a step is the first to write a large slot of the arena.
+/// Whether a step decodes weights for a product.
+fn decodes(accesses: &[(SlotId, Access)], draft: &Draft) -> bool {
+    let mut all = accesses.iter();
+    all.any(|(slot, access)| *access == Access::Write && draft.decoding.has(*slot))
+}
+
+/// Whether a step is the first to write a large slot of the arena, which may wait.
 fn makes_much(
     accesses: &[(SlotId, Access)],
     touched: &HashMap<SlotId, Vec<Touched>>,
@@ -129,7 +138,7 @@ fn makes_much(
 ) -> bool {
     accesses.iter().any(|(slot, access)| {
         let to = &draft.slots[slot.0 as usize];
-        let large = to.home == Home::Arena && to.bytes >= LARGE_BYTES;
+        let large = to.home == Home::Arena && to.bytes >= LARGE_BYTES && !draft.decoding.has(*slot);
         large && *access == Access::Write && !touched.contains_key(slot)
     })
 }

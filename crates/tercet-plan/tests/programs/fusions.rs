@@ -2,7 +2,7 @@
 
 use tercet_ir::ops::{Layout, RopeStyle};
 use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value};
-use tercet_plan::{Buffer, Caps, Program, check_races, compile};
+use tercet_plan::{Buffer, Caps, Program, Step, Work, check_races, compile};
 
 use crate::common::played;
 
@@ -252,6 +252,28 @@ fn norms_and_gates_of_prompts_write_their_rows_rounded() {
     let is_second = |k: &String| k == "norm_vectors" || k.contains("narrow");
     assert!(!steps.iter().any(is_second), "{steps:?}");
     assert!(program.to_string().contains("->f32,f16"), "{program}");
+}
+
+#[test]
+fn weights_are_decoded_behind_the_product_before() {
+    let graph = feed_forward(false).expect("a graph");
+    let options = CompileOptions::new().bound("s", 512);
+    let options = options.products_in(Some(DType::F16));
+    let program = compile(&graph, &options, &Caps::h200()).expect("a program");
+    let kernel = |step: &Step| match &step.work {
+        Work::Dispatch(d) => program.kernels[d.kernel.0 as usize].name.clone(),
+        Work::Copy { .. } | Work::Fill { .. } => String::new(),
+    };
+    let groups = program.steps.chunk_by(|_, next| !next.barrier);
+    let groups = groups.map(|group| group.iter().map(kernel).collect::<Vec<_>>());
+    let place = |group: &[String], name| group.iter().position(|k| k.starts_with(name));
+    let decoded = groups.filter_map(|group| {
+        let decoded = place(&group, "dequantize_half")?;
+        Some(place(&group, "gemm_coop_f16").map(|product| product < decoded))
+    });
+    // Gate and up, which nothing is before, and down.
+    let decoded: Vec<Option<bool>> = decoded.collect();
+    assert_eq!(decoded, [None, Some(true)], "{program}");
 }
 
 #[test]

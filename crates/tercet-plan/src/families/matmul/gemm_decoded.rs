@@ -14,6 +14,7 @@ use super::product::{Product, Side};
 use crate::emit::{Emit, View};
 use crate::families::dequant::{Blocks, UnpackHalfParams, piece_consts, unpack_half};
 use crate::num::Num;
+use crate::program::SlotId;
 
 /// The least rows for which decoding every weight costs less than it gains.
 pub(super) fn least_rows(e: &Emit<'_>) -> u32 {
@@ -26,6 +27,8 @@ const MOST_BYTES: usize = 512 << 20;
 /// A product that may run this way.
 pub(super) struct Half {
     product: Product,
+    /// Its rows as they are given.
+    rows: SlotId,
     /// Where its rows are F32 and may be rounded.
     rounding: Option<Rounding>,
     coop: Coop,
@@ -60,6 +63,7 @@ impl Half {
         let coop = Coop::of(e, &product, y)?;
         Ok(coop.map(|coop| Half {
             product,
+            rows: p.a.slot,
             rounding,
             coop,
             weights,
@@ -80,7 +84,7 @@ impl Half {
         }
     }
 
-    /// Decodes, then multiplies.
+    /// Decodes, beside a product before this one where there is one (`emit/decoding.rs`), then multiplies.
     pub(super) fn dispatch(
         &self,
         e: &mut Emit<'_>,
@@ -101,7 +105,9 @@ impl Half {
             row_len: k,
             row_stride: e.strides(&blocks.view)[0],
         };
-        unpack_half(e, blocks, self.product.a.slot, &self.weights, &params)?;
+        let taken = self.product.a.slot;
+        let order = e.order_of_decoding(self.rows, taken, self.weights.slot);
+        unpack_half(e, blocks, order, &self.weights, &params)?;
         self.coop.dispatch(e, &given, &self.product)
     }
 }
