@@ -1,5 +1,7 @@
-//! Products of I32 against sums written out, within 16 bits and beyond.
+//! Products of I32 against sums written out, within 16 bits and beyond, and with weights that are bytes.
 
+#[cfg(target_arch = "x86_64")]
+use tercet_cpu::kernels::byte_conv::gemm;
 use tercet_cpu::kernels::int_gemm::{IntShape, int_gemm, int_gemm_wide, pack_panels};
 use tercet_cpu::kernels::{SimdLevel, Threads};
 
@@ -10,6 +12,19 @@ fn numbers(len: usize, seed: u32, bits: u32) -> Vec<i32> {
         (state as i32) >> (32 - bits)
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// The sums written out.
+fn sums(&IntShape { m, k, n }: &IntShape, a: &[i32], b: &[i32]) -> Vec<i32> {
+    let mut all = vec![0i32; m * n];
+    for (i, sum) in all.iter_mut().enumerate() {
+        let (row, col) = (i / n, i % n);
+        for p in 0..k {
+            let product = a[row * k + p].wrapping_mul(b[p * n + col]);
+            *sum = sum.wrapping_add(product);
+        }
+    }
+    all
 }
 
 #[test]
@@ -25,14 +40,7 @@ fn products_are_those_of_the_sums_written_out() {
         let shape = IntShape { m, k, n };
         for (bits_a, bits_b) in [(8, 8), (16, 16), (32, 16), (9, 32)] {
             let (a, b) = (numbers(m * k, 1, bits_a), numbers(k * n, 2, bits_b));
-            let mut want = vec![0i32; m * n];
-            for (i, want) in want.iter_mut().enumerate() {
-                let (row, col) = (i / n, i % n);
-                for p in 0..k {
-                    let product = a[row * k + p].wrapping_mul(b[p * n + col]);
-                    *want = want.wrapping_add(product);
-                }
-            }
+            let want = sums(&shape, &a, &b);
             let mut c = vec![-1; m * n];
             int_gemm_wide(Threads::Pool, &shape, &a, &b, &mut c);
             assert_eq!(c, want, "{shape:?} as it is");
@@ -50,4 +58,77 @@ fn products_are_those_of_the_sums_written_out() {
             }
         }
     }
+}
+
+/// Elements of so many bits, half of them the extremes.
+#[cfg(target_arch = "x86_64")]
+fn extremes(len: usize, seed: u32, bits: u32) -> Vec<i32> {
+    let (least, most) = (i32::MIN >> (32 - bits), i32::MAX >> (32 - bits));
+    let kinds = numbers(len, seed + 1, 2);
+    let all = numbers(len, seed, bits).into_iter().zip(kinds);
+    all.map(|(x, kind)| match kind {
+        0 => least,
+        1 => most,
+        _ => x,
+    })
+    .collect()
+}
+
+/// Weights of bytes in each form: a few large ones, many, one extreme alone.
+#[cfg(target_arch = "x86_64")]
+fn weights(len: usize, seed: u32) -> [Vec<i32>; 5] {
+    let spread = extremes(len, seed, 8);
+    let few = spread.iter().zip(numbers(len, seed, 7));
+    let few = few.map(|(w, other)| if other == 5 { *w } else { w / 6 });
+    [
+        few.collect(),
+        spread.iter().map(|w| w / 2).collect(),
+        vec![-128; len],
+        vec![127; len],
+        spread,
+    ]
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn products_with_weights_of_bytes_are_those_of_the_sums_written_out() {
+    for (m, k, n) in [
+        (1, 1, 1),
+        (1, 130, 12),
+        (1, 67, 7),
+        (2, 129, 20),
+        (3, 40, 33),
+        (8, 33, 6),
+        (9, 31, 4),
+        (16, 64, 16),
+        (18, 100, 24),
+        (50, 300, 21),
+        (2, 0, 3),
+        (3, 4, 0),
+    ] {
+        let shape = IntShape { m, k, n };
+        for b in weights(k * n, 3) {
+            // Bytes, a byte and a bit, and numbers of two, three and four digits, the last of which wrap.
+            for (bits, moved) in [(8, 0), (8, 128), (8, -77), (9, 0), (17, 3), (32, 0)] {
+                let mut a = extremes(m * k, 5, bits);
+                a.iter_mut().for_each(|a| *a = a.wrapping_add(moved));
+                let want = sums(&shape, &a, &b);
+                for &level in SimdLevel::available() {
+                    if !gemm::takes(level, &b) {
+                        continue;
+                    }
+                    let mut packed = vec![-1; gemm::packed_len(&shape)];
+                    gemm::pack(&shape, &b, &mut packed);
+                    for threads in [Threads::Serial, Threads::Pool] {
+                        let mut c = vec![-1; m * n];
+                        let mut scratch = vec![-1; gemm::scratch_len(&shape)];
+                        gemm::byte_gemm(level, threads, &shape, &a, &packed, &mut c, &mut scratch);
+                        assert_eq!(c, want, "{shape:?} {bits} {moved} {}", level.name());
+                    }
+                }
+            }
+        }
+    }
+    let taken = |b: &[i32]| SimdLevel::available().iter().any(|l| gemm::takes(*l, b));
+    assert!(!taken(&[0, 128]) && !taken(&[-129]));
 }

@@ -4,6 +4,8 @@ use tercet_ir::layout::Layout;
 use tercet_ir::{DType, EvalError, Graph, Node, Support};
 
 use crate::args::{Args, Packed, View};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::byte_conv::gemm;
 use crate::kernels::int_gemm::{IntShape, int_gemm, int_gemm_wide, pack_panels};
 use crate::kernels::{SimdLevel, Threads};
 use crate::lower::elem::native_for;
@@ -16,6 +18,9 @@ pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
 
 /// A constant right-hand side.
 enum Weights {
+    /// Bytes with sign.
+    #[cfg(target_arch = "x86_64")]
+    Bytes(Pages<i32>),
     Panels(Pages<i32>),
     /// With elements beyond 16 bits.
     Wide(Pages<i32>),
@@ -46,8 +51,15 @@ fn joined(a: &[usize], b: &[usize]) -> IntShape {
     }
 }
 
-fn pack(w: &View<'_>) -> Result<Packed, EvalError> {
+fn pack(level: SimdLevel, w: &View<'_>) -> Result<Packed, EvalError> {
     let (shape, b) = (sizes(&[], w.shape()), w.dense::<i32>());
+    #[cfg(target_arch = "x86_64")]
+    if gemm::takes(level, b) {
+        let mut bytes = words(gemm::packed_len(&shape))?;
+        gemm::pack(&shape, b, &mut bytes);
+        return Ok(Box::new(Weights::Bytes(bytes)));
+    }
+    let _ = level;
     let mut panels = words(shape.panels_len())?;
     let weights = match pack_panels(&shape, b, &mut panels) {
         true => Weights::Panels(panels),
@@ -63,11 +75,14 @@ fn pack(w: &View<'_>) -> Result<Packed, EvalError> {
 pub(crate) fn lower(graph: &Graph, node: &Node) -> Lowered {
     let level = SimdLevel::detect();
     let one_rhs = graph.ty(node.inputs[1]).rank() <= 2;
-    let pack: Pack = Box::new(pack);
+    let pack: Pack = Box::new(move |w: &View<'_>| pack(level, w));
     Lowered {
         scratch: Some(Box::new(|layouts, _| {
             let shape = joined(layouts[0].shape(), layouts[1].shape());
-            4 * (shape.rows_len() + shape.panels_len())
+            let own = shape.rows_len() + shape.panels_len();
+            #[cfg(target_arch = "x86_64")]
+            let own = own.max(gemm::scratch_len(&shape));
+            4 * own
         })),
         pack: one_rhs.then_some((1, pack)),
         work: |layouts| {
@@ -86,14 +101,20 @@ fn run(level: SimdLevel, args: &mut Args<'_>) {
     let (a, b) = (args.ins[0], args.ins[1]);
     let shape = joined(a.shape(), b.shape());
     let scratch: &mut [i32] = bytemuck::cast_slice_mut(args.scratch);
-    let (rows, panels) = scratch.split_at_mut(shape.rows_len());
     let y: &mut [i32] = args.outs[0].as_mut();
     let a_data = a.dense::<i32>();
+    #[cfg(target_arch = "x86_64")]
+    if let Some(Weights::Bytes(weights)) = args.packed.and_then(|p| p.downcast_ref::<Weights>()) {
+        return gemm::byte_gemm(level, threads, &shape, a_data, weights, y, scratch);
+    }
+    let (rows, panels) = scratch.split_at_mut(shape.rows_len());
     match args.packed.and_then(|p| p.downcast_ref::<Weights>()) {
         Some(Weights::Panels(panels)) => {
             return int_gemm(level, threads, &shape, a_data, panels, y, rows);
         }
         Some(Weights::Wide(b)) => return int_gemm_wide(threads, &shape, a_data, b, y),
+        #[cfg(target_arch = "x86_64")]
+        Some(Weights::Bytes(_)) => {}
         None => {}
     }
     let b_data = b.dense::<i32>();

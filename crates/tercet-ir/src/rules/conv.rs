@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::graph::Value;
 use crate::legalize::Builder;
 use crate::ops::{
-    Clamp, Conv, ConvTranspose, DotGeneral, Im2Col, Op, OpKind, Pad, PadMode, Window,
+    Clamp, Conv, ConvTranspose, DotGeneral, Im2Col, Op, OpKind, Pad, PadMode, QuantizedConv, Window,
 };
 use crate::scalar::{BinaryFn, UnaryFn};
 
@@ -46,7 +46,10 @@ fn quantized_conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
         b.binary(BinaryFn::Sub, floats, zero)
     };
     let (x, w) = (number(x, o.x_zero)?, number(w, o.w_zero)?);
-    let sum = b.add(Conv::of(o.window(), o.groups, None), &[x, w])?;
+    let sum = match row_by_row(b, o, x, w)? {
+        Some(sum) => sum,
+        None => b.add(Conv::of(o.window(), o.groups, None), &[x, w])?,
+    };
     let mut of_channels = vec![Dim::Known(1); b.shape(sum).rank() - 1];
     of_channels[0] = b.shape(sum)[1].clone();
     let scale = b.reshape(scale, of_channels.clone())?;
@@ -62,6 +65,27 @@ fn quantized_conv(b: &mut Builder<'_>, op: &Op, inputs: &[Value]) -> Applied {
     };
     let code = b.add(bounds, &[code])?;
     Ok(Some(vec![b.cast(code, o.to)?]))
+}
+
+/// Where each entry is one window of one element, as products of matrices are recognised: that product.
+fn row_by_row(
+    b: &mut Builder<'_>,
+    o: &QuantizedConv,
+    x: Value,
+    w: Value,
+) -> Result<Option<Value>, crate::OpError> {
+    let (x_shape, w_shape) = (b.shape(x), b.shape(w));
+    let one = |shape: &[Dim]| shape[2..].iter().all(Dim::is_one);
+    if o.groups != 1 || !o.window().is_identity() || !one(&x_shape) || !one(&w_shape) {
+        return Ok(None);
+    }
+    let x = b.reshape(x, x_shape[..2].to_vec())?;
+    let w = b.reshape(w, w_shape[..2].to_vec())?;
+    let w = b.transpose(w, &[1, 0])?;
+    let y = b.matmul(x, w)?;
+    let mut shape = x_shape.to_vec();
+    shape[1] = w_shape[0].clone();
+    b.reshape(y, shape).map(Some)
 }
 
 /// In F16 and BF16 the parts are computed in F32 where there are several: the fused operator rounds

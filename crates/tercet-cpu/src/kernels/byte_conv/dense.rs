@@ -387,7 +387,8 @@ impl Job<'_> {
                     Form::Pairs => self.tiles(&block, y),
                     #[cfg(target_arch = "x86_64")]
                     Form::Quads => {
-                        let ends = super::quads::Ends::of(shape, self.weights);
+                        let of = super::quads::Channels::of(shape);
+                        let ends = super::quads::Ends::of(&of, self.weights);
                         // SAFETY: there is AVX2 where words have four bytes; a task has its channels of its windows to
                         // itself, all within y.
                         unsafe { super::quads::channels(self.call, &block, ends, y.ptr()) };

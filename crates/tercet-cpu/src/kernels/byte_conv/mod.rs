@@ -14,6 +14,8 @@ mod depthwise;
 mod direct;
 mod finish;
 #[cfg(target_arch = "x86_64")]
+pub mod gemm;
+#[cfg(target_arch = "x86_64")]
 mod halves;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -140,7 +142,7 @@ pub fn packed_len(level: SimdLevel, shape: &ConvShape, weights: Codes) -> usize 
         #[cfg(target_arch = "x86_64")]
         Way::Halves => halves::packed_len(shape),
         #[cfg(target_arch = "x86_64")]
-        Way::Dense(Form::Quads) => quads::packed_len(shape),
+        Way::Dense(Form::Quads) => quads::Channels::of(shape).packed_len(),
         Way::Depthwise | Way::Dense(Form::Pairs) => shape.groups * shape.m * shape.k().div_ceil(2),
     }
 }
@@ -161,7 +163,9 @@ pub fn pack(level: SimdLevel, shape: &ConvShape, codes: Codes, w: &[u8], out: &m
         Way::Tiles => return tiles::pack(shape, codes, w, out),
         Way::Direct => return direct::pack(shape, codes, w, out),
         Way::Halves => return halves::pack(shape, codes, w, out),
-        Way::Dense(Form::Quads) => return quads::pack(shape, codes, w, out),
+        Way::Dense(Form::Quads) => {
+            return quads::pack(&quads::Channels::of(shape), codes, w, out);
+        }
         Way::Depthwise | Way::Dense(Form::Pairs) => {}
     }
     let (k, pairs) = (shape.k(), shape.k().div_ceil(2));

@@ -4,89 +4,68 @@ use std::arch::x86_64::{
     __m128i, __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_extract_epi8, _mm_loadu_si128,
     _mm_madd_epi16, _mm_maddubs_epi16, _mm_set1_epi8, _mm_set1_epi16, _mm_set1_epi32,
     _mm_setzero_si128, _mm_storeu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8, _mm_xor_si128,
-    _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_maddubs_epi16,
-    _mm256_set_m128i, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
-    _mm256_shuffle_epi32, _mm256_storeu_si256, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16,
-    _mm256_xor_si256,
+    _mm256_add_epi16, _mm256_add_epi32, _mm256_castsi256_ps, _mm256_castsi256_si128,
+    _mm256_cmpeq_epi32, _mm256_cmpgt_epi16, _mm256_extracti128_si256, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epi8, _mm256_min_epi8, _mm256_movemask_ps,
+    _mm256_or_si256, _mm256_sad_epu8, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm256_setzero_si256, _mm256_shuffle_epi32, _mm256_storeu_si256,
+    _mm256_unpackhi_epi16, _mm256_unpacklo_epi16, _mm256_xor_si256,
 };
 
 use super::super::finish::avx2::Vectors;
-use super::{Block, ByteCall, Ends, HEAD, NR, ROWS};
+use super::{ByteCall, HEAD, Kind, Look, MANY, MOST_SIZE, NR, ROWS, Tile};
 
-/// Channels for 16 windows, with `V` = 1 for 4, with 0 for two at most.
-///
-/// # Safety
-/// As [`super::channels`], which has compared lengths.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn channels<const V: usize>(
-    call: &ByteCall<'_>,
-    block: &Block<'_>,
-    ends: Ends<'_>,
-    y: *mut u8,
-) {
-    // Elements of x are codes without sign less 128, not less their zero point.
-    let more = 128 - i32::from(call.codes.flipped_zero());
-    let of = Tile {
-        a: block.a.as_ptr(),
-        b: block.b.as_ptr(),
-        steps: block.b.len() / NR,
-        sums: ends.sums.as_ptr(),
-        heads: ends.heads.as_ptr(),
-        more,
-        width: block.width,
-        apart: call.shape.windows.count(),
-        scale: call.finish.scale.as_ptr().add(block.channels.start),
-        bias: call.finish.bias.as_ptr().add(block.channels.start),
-        vectors: Vectors::of(&call.finish),
-    };
-    let count = block.channels.len();
-    let whole = count / ROWS * ROWS;
-    for row in (0..whole).step_by(ROWS) {
-        if V == 0 {
-            for window in 0..block.width {
-                window_of_four(&of, row, window, y);
-            }
-        } else {
-            tile::<ROWS, V>(&of, row, y);
-        }
-    }
-    match (count - whole, V) {
-        (0, _) => {}
-        (1, 2) => tile::<1, 2>(&of, whole, y),
-        (2, 2) => tile::<2, 2>(&of, whole, y),
-        (_, 2) => tile::<3, 2>(&of, whole, y),
-        (1, _) => tile::<1, 1>(&of, whole, y),
-        (2, _) => tile::<2, 1>(&of, whole, y),
-        _ => tile::<3, 1>(&of, whole, y),
-    }
+/// Where sums of channels go.
+pub(in super::super) trait Sink: Copy {
+    /// Whether two windows at most lie one after the other, each word as often as there are [`ROWS`].
+    const ALONE: bool;
+
+    /// Takes the sums of `R` channels from `row` on.
+    ///
+    /// # Safety
+    /// The machine has AVX2, and the channels are among those of the sink.
+    unsafe fn tile<const R: usize, const V: usize>(self, row: usize, sums: &[[__m256i; V]; R]);
+
+    /// Takes the sums of [`ROWS`] channels from `row` on for one window.
+    ///
+    /// # Safety
+    /// As for [`Sink::tile`].
+    unsafe fn window(self, row: usize, window: usize, sums: [i32; ROWS]);
 }
 
-/// What tiles are made of.
-struct Tile {
-    /// Two words for each channel and step.
-    a: *const i32,
-    /// 16 words for each step.
-    b: *const i32,
-    steps: usize,
-    /// Two words for each channel, and what the first is multiplied by.
-    sums: *const i32,
-    more: i32,
-    /// See [`Ends`].
-    heads: *const i32,
-    /// Windows, and from one channel of y to the next.
-    width: usize,
-    apart: usize,
-    scale: *const f32,
-    bias: *const f32,
-    vectors: Vectors,
+/// Channels for 16 windows, with `V` = 1 for half of them, with 0 for two at most.
+///
+/// # Safety
+/// The machine has AVX2; the sink has room for channels and windows.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn channels<S: Sink, const V: usize>(of: &Tile, to: S) {
+    let whole = of.count / ROWS * ROWS;
+    for row in (0..whole).step_by(ROWS) {
+        if V == 0 {
+            for window in 0..of.width {
+                window_of_four(of, row, window, to);
+            }
+        } else {
+            tile::<S, ROWS, V>(of, row, to);
+        }
+    }
+    match (of.count - whole, V) {
+        (0, _) => {}
+        (1, 2) => tile::<S, 1, 2>(of, whole, to),
+        (2, 2) => tile::<S, 2, 2>(of, whole, to),
+        (_, 2) => tile::<S, 3, 2>(of, whole, to),
+        (1, _) => tile::<S, 1, 1>(of, whole, to),
+        (2, _) => tile::<S, 2, 1>(of, whole, to),
+        _ => tile::<S, 3, 1>(of, whole, to),
+    }
 }
 
 impl Tile {
-    /// Whether the bits of a block's columns are as they are, and how many words its channels have at their end.
+    /// How a block is packed, and how many words its channels have at their end.
     #[inline(always)]
-    unsafe fn head(&self, row: usize) -> (bool, *const i32) {
+    unsafe fn head(&self, row: usize) -> (i32, *const i32) {
         let head = self.heads.add(row / ROWS * HEAD);
-        (*head != 0, head.add(1))
+        (*head, head.add(1))
     }
 
     /// What the sums of a channel begin with.
@@ -112,16 +91,16 @@ unsafe fn add(sum: &mut __m256i, two: __m256i) {
     *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
 }
 
-/// The bytes of `R` channels from `row` on.
+/// The sums of `R` channels from `row` on.
 #[inline(always)]
-unsafe fn tile<const R: usize, const V: usize>(of: &Tile, row: usize, y: *mut u8) {
+unsafe fn tile<S: Sink, const R: usize, const V: usize>(of: &Tile, row: usize, to: S) {
     let mut sums = [[_mm256_setzero_si256(); V]; R];
     for (r, sums) in sums.iter_mut().enumerate() {
         *sums = [_mm256_set1_epi32(of.begin(row + r)); V];
     }
     let (mut a, mut b) = (of.a.add(2 * row * of.steps), of.b);
-    let (plain, more) = of.head(row);
-    if !plain {
+    let (kind, more) = of.head(row);
+    if kind == Kind::Turned as i32 {
         for _ in 0..of.steps {
             let columns = columns::<V>(b);
             for (r, sums) in sums.iter_mut().enumerate() {
@@ -137,9 +116,27 @@ unsafe fn tile<const R: usize, const V: usize>(of: &Tile, row: usize, y: *mut u8
             a = a.add(2 * R);
             b = b.add(NR);
         }
-        return finish(of, row, &sums, y);
+        return to.tile(row, &sums);
     }
-    for _ in 0..of.steps {
+    let mut left = of.steps;
+    if kind == Kind::Twos as i32 {
+        while left >= 2 {
+            let (first, second) = (columns::<V>(b), columns::<V>(b.add(NR)));
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let weight = _mm256_set1_epi32(*a.add(r));
+                let next = _mm256_set1_epi32(*a.add(R + r));
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    let two = _mm256_maddubs_epi16(first[v], weight);
+                    let more = _mm256_maddubs_epi16(second[v], next);
+                    add(sum, _mm256_add_epi16(two, more));
+                }
+            }
+            a = a.add(2 * R);
+            b = b.add(2 * NR);
+            left -= 2;
+        }
+    }
+    for _ in 0..left {
         let columns = columns::<V>(b);
         for (r, sums) in sums.iter_mut().enumerate() {
             let weight = _mm256_set1_epi32(*a.add(r));
@@ -160,58 +157,55 @@ unsafe fn tile<const R: usize, const V: usize>(of: &Tile, row: usize, y: *mut u8
             a = a.add(2);
         }
     }
-    finish(of, row, &sums, y);
+    to.tile(row, &sums);
 }
 
-/// What the sums of a channel become in 16 bits.
+/// The sums of [`ROWS`] channels from `row` on of one window, whose weights of a step are a vector.
 #[inline(always)]
-unsafe fn words<const V: usize>(of: &Tile, channel: usize, sums: &[__m256i; V]) -> __m256i {
-    let (scale, bias) = (*of.scale.add(channel), *of.bias.add(channel));
-    let vectors = of.vectors.with(scale, bias);
-    vectors.words(sums[0], sums[V - 1])
-}
-
-/// Writes the bytes of `R` channels, two at a time.
-#[inline(always)]
-unsafe fn finish<const R: usize, const V: usize>(
-    of: &Tile,
-    row: usize,
-    sums: &[[__m256i; V]; R],
-    y: *mut u8,
-) {
-    for r in (0..R).step_by(2) {
-        let other = (r + 1).min(R - 1);
-        let words = [
-            words(of, row + r, &sums[r]),
-            words(of, row + other, &sums[other]),
-        ];
-        let rows = of.vectors.rows(words);
-        for (r, bytes) in [r, other].into_iter().zip(rows) {
-            let y = y.add((row + r) * of.apart);
-            if V == 2 && of.width == NR {
-                _mm_storeu_si128(y.cast(), bytes);
-                continue;
-            }
-            let mut all = [0u8; NR];
-            _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
-            y.copy_from_nonoverlapping(all.as_ptr(), of.width);
-        }
-    }
-}
-
-/// The bytes of [`ROWS`] channels from `row` on of one window, whose weights of a step are a vector.
-#[inline(always)]
-unsafe fn window_of_four(of: &Tile, row: usize, window: usize, y: *mut u8) {
-    let (a, b) = (of.a.add(2 * row * of.steps), of.b.add(window));
-    let (plain, more) = of.head(row);
+unsafe fn window_of_four<S: Sink>(of: &Tile, row: usize, window: usize, to: S) {
+    let own = if S::ALONE { ROWS * of.steps } else { 1 };
+    // From one word of the window to the next.
+    let next = if S::ALONE { ROWS } else { NR };
+    let (a, b) = (of.a.add(2 * row * of.steps), of.b.add(window * own));
+    let (kind, more) = of.head(row);
     let mut all = [0i32; 2 * ROWS];
     // Where the sum of each channel lies among lanes.
-    let apart = if plain { 1 } else { 2 };
-    if plain {
+    let mut apart = 1;
+    if kind == Kind::Turned as i32 {
+        apart = 2;
+        // Numbers of odd lanes mean nothing.
+        let mut sums = _mm256_setzero_si256();
+        for i in 0..of.steps {
+            let words = _mm256_loadu_si256(a.add(i * 2 * ROWS).cast());
+            let turned = _mm256_shuffle_epi32::<0b11_11_01_01>(words);
+            let x = _mm256_xor_si256(_mm256_set1_epi32(*b.add(i * next)), turned);
+            add(&mut sums, _mm256_maddubs_epi16(words, x));
+        }
+        _mm256_storeu_si256(all.as_mut_ptr().cast(), sums);
+    } else {
         let ones = _mm_set1_epi16(1);
         let mut sums = _mm_setzero_si128();
-        for i in 0..of.steps {
-            let x = _mm_set1_epi32(*b.add(i * NR));
+        let mut first = 0;
+        if S::ALONE {
+            // Two steps at a time, and two sums of each.
+            let mut twos = [_mm256_setzero_si256(); 2];
+            while first + 4 <= of.steps {
+                for (i, sums) in twos.iter_mut().enumerate() {
+                    let at = (first + 2 * i) * ROWS;
+                    let x = _mm256_loadu_si256(b.add(at).cast());
+                    let weights = _mm256_loadu_si256(a.add(at).cast());
+                    add(sums, _mm256_maddubs_epi16(x, weights));
+                }
+                first += 4;
+            }
+            let both = _mm256_add_epi32(twos[0], twos[1]);
+            sums = _mm_add_epi32(
+                _mm256_castsi256_si128(both),
+                _mm256_extracti128_si256::<1>(both),
+            );
+        }
+        for i in first..of.steps {
+            let x = _mm_set1_epi32(*b.add(i * next));
             let two = _mm_maddubs_epi16(x, _mm_loadu_si128(a.add(i * ROWS).cast()));
             sums = _mm_add_epi32(sums, _mm_madd_epi16(two, ones));
         }
@@ -219,32 +213,133 @@ unsafe fn window_of_four(of: &Tile, row: usize, window: usize, y: *mut u8) {
         let mut a = a.add(ROWS * of.steps);
         for (r, sum) in all[..ROWS].iter_mut().enumerate() {
             for _ in 0..*more.add(r) {
-                let x = _mm_set1_epi32(*b.add(*a.add(1) as usize));
+                let x = _mm_set1_epi32(*b.add(*a.add(1) as usize / NR * next));
                 let two = _mm_maddubs_epi16(x, _mm_set1_epi32(*a));
                 *sum = sum.wrapping_add(_mm_cvtsi128_si32(_mm_madd_epi16(two, ones)));
                 a = a.add(2);
             }
         }
-    } else {
-        // Numbers of odd lanes mean nothing.
-        let mut sums = _mm256_setzero_si256();
-        for i in 0..of.steps {
-            let words = _mm256_loadu_si256(a.add(i * 2 * ROWS).cast());
-            let turned = _mm256_shuffle_epi32::<0b11_11_01_01>(words);
-            let x = _mm256_xor_si256(_mm256_set1_epi32(*b.add(i * NR)), turned);
-            add(&mut sums, _mm256_maddubs_epi16(words, x));
+    }
+    let mut sums = [0; ROWS];
+    for (r, sum) in sums.iter_mut().enumerate() {
+        *sum = all[apart * r].wrapping_add(of.begin(row + r));
+    }
+    to.window(row, window, sums);
+}
+
+/// Sums that become bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes {
+    /// The first window of the first channel, and from one channel to the next.
+    y: *mut u8,
+    apart: usize,
+    width: usize,
+    scale: *const f32,
+    bias: *const f32,
+    vectors: Vectors,
+}
+
+impl Bytes {
+    /// Those of channels from `first` on.
+    ///
+    /// # Safety
+    /// The machine has AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn new(call: &ByteCall<'_>, first: usize, width: usize, y: *mut u8) -> Bytes {
+        Bytes {
+            y,
+            apart: call.shape.windows.count(),
+            width,
+            scale: call.finish.scale.as_ptr().add(first),
+            bias: call.finish.bias.as_ptr().add(first),
+            vectors: Vectors::of(&call.finish),
         }
-        _mm256_storeu_si256(all.as_mut_ptr().cast(), sums);
     }
-    for r in 0..ROWS {
-        let channel = row + r;
-        let sum = _mm256_set1_epi32(all[apart * r].wrapping_add(of.begin(channel)));
-        let vectors = of
-            .vectors
-            .with(*of.scale.add(channel), *of.bias.add(channel));
-        let bytes = vectors.bytes(sum, sum);
-        *y.add(channel * of.apart + window) = _mm_extract_epi8::<0>(bytes) as u8;
+
+    /// How a channel is finished.
+    #[inline(always)]
+    unsafe fn of(&self, channel: usize) -> Vectors {
+        let (scale, bias) = (*self.scale.add(channel), *self.bias.add(channel));
+        self.vectors.with(scale, bias)
     }
+
+    /// What the sums of a channel become in 16 bits.
+    #[inline(always)]
+    unsafe fn words<const V: usize>(&self, channel: usize, sums: &[__m256i; V]) -> __m256i {
+        self.of(channel).words(sums[0], sums[V - 1])
+    }
+}
+
+impl Sink for Bytes {
+    const ALONE: bool = false;
+
+    /// Two channels at a time.
+    #[inline(always)]
+    unsafe fn tile<const R: usize, const V: usize>(self, row: usize, sums: &[[__m256i; V]; R]) {
+        for r in (0..R).step_by(2) {
+            let other = (r + 1).min(R - 1);
+            let words = [
+                self.words(row + r, &sums[r]),
+                self.words(row + other, &sums[other]),
+            ];
+            let rows = self.vectors.rows(words);
+            for (r, bytes) in [r, other].into_iter().zip(rows) {
+                let y = self.y.add((row + r) * self.apart);
+                if V == 2 && self.width == NR {
+                    _mm_storeu_si128(y.cast(), bytes);
+                    continue;
+                }
+                let mut all = [0u8; NR];
+                _mm_storeu_si128(all.as_mut_ptr().cast(), bytes);
+                y.copy_from_nonoverlapping(all.as_ptr(), self.width);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn window(self, row: usize, window: usize, sums: [i32; ROWS]) {
+        for (r, sum) in sums.into_iter().enumerate() {
+            let sum = _mm256_set1_epi32(sum);
+            let bytes = self.of(row + r).bytes(sum, sum);
+            *self.y.add((row + r) * self.apart + window) = _mm_extract_epi8::<0>(bytes) as u8;
+        }
+    }
+}
+
+/// Words of weights whose codes less the zero point are bytes with sign, which `flip` makes of them; their sum, and of which words
+/// something is left: see [`super::keep`].
+///
+/// # Safety
+/// The machine has AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn look(look: &mut Look, flip: u8, together: bool) {
+    let bytes = _mm256_loadu_si256(look.bytes.as_ptr().cast());
+    let bytes = _mm256_xor_si256(bytes, _mm256_set1_epi8(flip as i8));
+    _mm256_storeu_si256(look.words.as_mut_ptr().cast(), bytes);
+    let zero = _mm256_setzero_si256();
+    let above = _mm256_max_epi8(bytes, zero);
+    let below = _mm256_min_epi8(bytes, zero);
+    let (mut above, mut below) = (
+        _mm256_maddubs_epi16(_mm256_set1_epi8(1), above),
+        _mm256_maddubs_epi16(_mm256_set1_epi8(1), below),
+    );
+    if together {
+        // Neighbours change places.
+        above = _mm256_add_epi16(above, _mm256_shuffle_epi32::<0b10_11_00_01>(above));
+        below = _mm256_add_epi16(below, _mm256_shuffle_epi32::<0b10_11_00_01>(below));
+    }
+    let over = _mm256_or_si256(
+        _mm256_cmpgt_epi16(above, _mm256_set1_epi16(MOST_SIZE)),
+        _mm256_cmpgt_epi16(_mm256_set1_epi16(-MOST_SIZE), below),
+    );
+    let none = _mm256_castsi256_ps(_mm256_cmpeq_epi32(over, zero));
+    // Of eight words.
+    look.over = !_mm256_movemask_ps(none) as u32 & 0xff;
+    // Of bytes without sign, 128 too much each.
+    let moved = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
+    let mut sums = [0i64; 4];
+    _mm256_storeu_si256(sums.as_mut_ptr().cast(), _mm256_sad_epu8(moved, zero));
+    look.sum = sums.iter().sum::<i64>() as i32 - 128 * MANY as i32;
 }
 
 /// 16 bytes of a row from `at` on, zeros where it ends.

@@ -1,17 +1,19 @@
 //! Codes of 8 bits that are dequantised, computed with and quantised again.
 //!
-//! Exporters write `quantise(f(dequantise(codes)))`. A convolution becomes one of codes; what only moves or compares numbers
-//! does the same with codes, and quantises anew where its result has another scale.
+//! Exporters write `quantise(f(dequantise(codes)))`. A convolution becomes one of codes, and so does a product of few rows; what only moves or
+//! compares numbers does the same with codes, and quantises anew where its result has another scale.
 
 use super::super::rewrite::Rewriter;
 use super::super::view::is_weight;
 use super::{Seen, orders};
 use crate::attr::Real;
+use crate::dim::Dim;
 use crate::dtype::DType;
 use crate::error::CompileError;
 use crate::graph::{Node, Value};
 use crate::ops::{
-    Binary, Cast, Clamp, Const, Expand, Op, PoolFn, QuantizedConv, Reshape, ResizeMode, Unary,
+    Binary, Cast, Clamp, Const, Expand, Linear, Op, PoolFn, QuantizedConv, Reshape, ResizeMode,
+    Transpose, Unary, Window,
 };
 use crate::scalar::{BinaryFn, UnaryFn};
 use crate::tensor::Tensor;
@@ -50,7 +52,7 @@ pub(super) fn of(
     let Some(made) = quantized(seen, node) else {
         return Ok(None);
     };
-    if let Some(y) = conv(seen, rw, &made)? {
+    if let Some(y) = conv(seen, rw, &made)?.or(product(seen, rw, &made)?) {
         return Ok(Some(y));
     }
     moved(seen, rw, &made)
@@ -181,63 +183,208 @@ fn conv(
     let (Op::Conv(op), &[x, w, ref bias @ ..]) = (&node.op, node.inputs.as_slice()) else {
         return Ok(None);
     };
-    let graph = seen.graph;
-    let (Some(x), Some(own)) = (dequantized(seen, x), dequantized(seen, w)) else {
-        return Ok(None);
-    };
-    let Some(x_scale) = one_scale(seen, x.scale) else {
-        return Ok(None);
-    };
-    // One scale for all, or one for each channel of the result.
-    let channels = graph.ty(w).shape[0].clone();
-    let spread = &graph.ty(own.scale).shape;
-    let of_channels = spread.rank() == graph.ty(w).rank()
-        && spread[0] == channels
-        && spread[1..].iter().all(|n| n.is_one());
-    let of_all = spread.iter().all(|n| n.is_one());
-    let weights = is_weight(graph, own.codes) && is_weight(graph, own.scale);
     let alone = op.activation.is_none() && seen.read_once(made.numbers);
-    if !weights || !alone || !(of_channels || of_all) {
+    let Some(found) = alone.then(|| Codes::of(seen, x, w, 0)).flatten() else {
+        return Ok(None);
+    };
+    let bias = bias.first().map(|bias| rw.value(*bias));
+    let [scale, moved] = found.factors(seen, rw, made, bias)?;
+    let new = QuantizedConv {
+        groups: op.groups,
+        ..found.conv(op.window(), made)
+    };
+    let x = rw.value(found.x.codes);
+    let codes = rw.leaf(found.w.codes)?;
+    rw.add(new, &[x, codes, scale, moved]).map(Some)
+}
+
+/// Codes that are multiplied with codes of weights.
+struct Codes {
+    x: Dequantized,
+    x_scale: f64,
+    w: Dequantized,
+    /// The weights' axis of channels, how many they are, and whether each has its scale.
+    channels: Dim,
+    each: bool,
+}
+
+impl Codes {
+    /// Those of two operands, the channels of the second on this axis.
+    fn of(seen: &Seen<'_>, x: Value, w: Value, axis: usize) -> Option<Codes> {
+        let graph = seen.graph;
+        let (x, own) = (dequantized(seen, x)?, dequantized(seen, w)?);
+        let x_scale = one_scale(seen, x.scale)?;
+        // One scale for all, or one for each channel of the result.
+        let channels = graph.ty(w).shape[axis].clone();
+        let spread = &graph.ty(own.scale).shape;
+        let others = |(i, n): (usize, &Dim)| i == axis || n.is_one();
+        let each = spread.rank() == graph.ty(w).rank()
+            && spread[axis] == channels
+            && spread.iter().enumerate().all(others);
+        let of_all = spread.iter().all(Dim::is_one);
+        let weights = is_weight(graph, own.codes) && is_weight(graph, own.scale);
+        (weights && (each || of_all)).then_some(Codes {
+            x,
+            x_scale,
+            w: own,
+            channels,
+            each: !of_all,
+        })
+    }
+
+    /// What sums are multiplied with and what is added, one number for each channel.
+    fn factors(
+        &self,
+        seen: &Seen<'_>,
+        rw: &mut Rewriter<'_>,
+        made: &Quantized,
+        bias: Option<Value>,
+    ) -> Result<[Value; 2], CompileError> {
+        debug_assert!(is_weight(seen.graph, self.w.scale));
+        let flat = match self.each {
+            false => Vec::new(),
+            true => vec![self.channels.clone()],
+        };
+        let scale = rw.leaf(self.w.scale)?;
+        let scale = rw.add(Reshape { shape: flat.into() }, &[scale])?;
+        let factor = scalar(rw, self.x_scale / made.to.scale)?;
+        let scale = rw.add(Binary { f: BinaryFn::Mul }, &[scale, factor])?;
+        let moved = match bias {
+            Some(bias) => {
+                let step = scalar(rw, made.to.scale)?;
+                rw.add(Binary { f: BinaryFn::Div }, &[bias, step])?
+            }
+            None => scalar(rw, 0.0)?,
+        };
+        let mut both = [scale, moved];
+        for value in &mut both {
+            if rw.new_graph().ty(*value).rank() == 0 {
+                let shape = vec![self.channels.clone()].into();
+                *value = rw.add(Expand { shape }, &[*value])?;
+            }
+        }
+        Ok(both)
+    }
+
+    /// The operator of these windows, without groups.
+    fn conv(&self, window: Window, made: &Quantized) -> QuantizedConv {
+        QuantizedConv {
+            stride: window.stride,
+            pad_before: window.pad_before,
+            pad_after: window.pad_after,
+            dilation: window.dilation,
+            groups: 1,
+            x_zero: self.x.zero,
+            w_zero: self.w.zero,
+            y_zero: made.to.zero,
+            lo: made.lo,
+            hi: made.hi,
+            to: made.to.dtype,
+        }
+    }
+}
+
+/// A product of matrices of numbers, with what is added to each row.
+struct Product {
+    x: Value,
+    w: Value,
+    bias: Option<Value>,
+}
+
+impl Product {
+    fn of(seen: &Seen<'_>, v: Value) -> Option<Product> {
+        let node = seen.node(v);
+        if !seen.read_once(v) {
+            return None;
+        }
+        match (&node.op, node.inputs.as_slice()) {
+            (Op::Linear(Linear { activation: None }), &[x, w, ref bias @ ..]) => Some(Product {
+                x,
+                w,
+                bias: bias.first().copied(),
+            }),
+            (Op::MatMul(_), &[x, w]) => Some(Product { x, w, bias: None }),
+            (_, _) => {
+                let pair = seen.binary(v, BinaryFn::Add)?;
+                orders(pair).into_iter().find_map(|[product, bias]| {
+                    let ty = |v: Value| seen.graph.ty(v);
+                    let of_columns = ty(bias).rank() > 0
+                        && ty(bias).shape.last() == ty(v).shape.last()
+                        && ty(bias).shape[..ty(bias).rank() - 1]
+                            .iter()
+                            .all(Dim::is_one);
+                    let sum = !matches!(seen.node(product).op, Op::Binary(_))
+                        && ty(product) == ty(v)
+                        && of_columns;
+                    let found = sum.then(|| Product::of(seen, product)).flatten()?;
+                    found.bias.is_none().then_some(Product {
+                        bias: Some(bias),
+                        ..found
+                    })
+                })
+            }
+        }
+    }
+}
+
+/// A product whose operands are codes, of few rows: a convolution with one window for each row.
+fn product(
+    seen: &Seen<'_>,
+    rw: &mut Rewriter<'_>,
+    made: &Quantized,
+) -> Result<Option<Value>, CompileError> {
+    /// Rows at most: products of more share what they read of the weights.
+    const FEW: usize = 4;
+    let graph = seen.graph;
+    let Some(Product { x, w, bias }) = Product::of(seen, made.numbers) else {
+        return Ok(None);
+    };
+    // Weights `[n, k]` are often turned on their way.
+    let (own, turned) = match (&seen.node(w).op, seen.node(w).inputs.as_slice()) {
+        (Op::Transpose(t), &[own]) if t.perm == [1, 0] => (own, true),
+        (_, _) => (w, false),
+    };
+    let rank = graph.ty(x).rank();
+    if graph.ty(w).rank() != 2 || rank == 0 {
         return Ok(None);
     }
-    let mut scale = rw.leaf(own.scale)?;
-    let flat = match of_all {
-        true => Vec::new(),
-        false => vec![channels.clone()],
+    let Some(found) = Codes::of(seen, x, own, usize::from(!turned)) else {
+        return Ok(None);
     };
-    scale = rw.add(Reshape { shape: flat.into() }, &[scale])?;
-    let factor = scalar(rw, x_scale / made.to.scale)?;
-    scale = rw.add(Binary { f: BinaryFn::Mul }, &[scale, factor])?;
-    let mut moved = match bias {
-        &[bias] => {
-            let step = scalar(rw, made.to.scale)?;
+    let (rows, depth) = graph.ty(x).shape.split_at(rank - 1);
+    let rows = rows.iter().try_fold(1, |rows, n| Some(rows * n.known()?));
+    let Some(rows) = rows.filter(|rows| (1..=FEW).contains(rows)) else {
+        return Ok(None);
+    };
+    let (one, depth) = (Dim::Known(1), depth[0].clone());
+    let shaped = |rw: &mut Rewriter<'_>, v: Value, shape: &[&Dim]| {
+        let shape: Vec<Dim> = shape.iter().map(|n| (*n).clone()).collect();
+        rw.add(
+            Reshape {
+                shape: shape.into(),
+            },
+            &[v],
+        )
+    };
+    let bias = match bias {
+        Some(bias) => {
             let bias = rw.value(bias);
-            rw.add(Binary { f: BinaryFn::Div }, &[bias, step])?
+            Some(shaped(rw, bias, &[&found.channels])?)
         }
-        _ => scalar(rw, 0.0)?,
+        None => None,
     };
-    for value in [&mut scale, &mut moved] {
-        if rw.new_graph().ty(*value).rank() == 0 {
-            let shape = vec![channels.clone()].into();
-            *value = rw.add(Expand { shape }, &[*value])?;
-        }
+    let factors = found.factors(seen, rw, made, bias)?;
+    let x = rw.value(found.x.codes);
+    let x = shaped(rw, x, &[&Dim::Known(rows), &depth, &one])?;
+    let mut codes = rw.leaf(found.w.codes)?;
+    if !turned {
+        codes = rw.add(Transpose { perm: vec![1, 0] }, &[codes])?;
     }
-    let new = QuantizedConv {
-        stride: op.stride.clone(),
-        pad_before: op.pad_before.clone(),
-        pad_after: op.pad_after.clone(),
-        dilation: op.dilation.clone(),
-        groups: op.groups,
-        x_zero: x.zero,
-        w_zero: own.zero,
-        y_zero: made.to.zero,
-        lo: made.lo,
-        hi: made.hi,
-        to: made.to.dtype,
-    };
-    let x = rw.value(x.codes);
-    let codes = rw.leaf(own.codes)?;
-    rw.add(new, &[x, codes, scale, moved]).map(Some)
+    let codes = shaped(rw, codes, &[&found.channels, &depth, &one])?;
+    let new = found.conv(Window::new(1), made);
+    let y = rw.add(new, &[x, codes, factors[0], factors[1]])?;
+    let shape = graph.ty(made.numbers).shape.clone();
+    rw.add(Reshape { shape }, &[y]).map(Some)
 }
 
 /// An operator that moves numbers, or takes the greatest: of codes the same.
