@@ -220,7 +220,7 @@ pub fn byte_gemm(
     for place in (0..digits.unwrap_or(1)).rev() {
         if digits != Some(1) {
             let parts = Chunks::new(&mut *job.panels, len);
-            let ranges = &*job.ranges;
+            let ranges = job.ranges;
             parallel::for_each_part(threads, parts, |i, panel| {
                 let rows = &a[i * NR * k..m.min((i + 1) * NR) * k];
                 let least = ranges[2 * i];
