@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::config::decoder::refuse_unknown_modules;
+use crate::config::decoder::{is_wrapper, refuse_unknown_modules};
 use crate::config::{ConfigError, DecoderSpec, Fields};
 use crate::gguf::clip;
 use crate::mmap::{FileError, MappedFile};
@@ -276,9 +276,13 @@ impl HfFolder {
         };
 
         let fields = Fields::new(&self.config, "");
-        let bos = fields
+        let mut bos = fields
             .opt_token("bos_token_id")
             .map_err(config_error("config.json"))?;
+        if bos.is_none() && self.model_type().is_some_and(is_wrapper) {
+            let spec = self.decoder_spec()?;
+            bos = spec.bos;
+        }
         let tokenizer_config = read_optional_json(&self.dir.join("tokenizer_config.json"))?;
         let wanted = match &tokenizer_config {
             Some(json) => Fields::new(json, "")

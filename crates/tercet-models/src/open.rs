@@ -92,7 +92,7 @@ impl ModelFiles {
         };
         let is_decoder = match self {
             ModelFiles::Gguf(_) => decoder::of_gguf(name).is_some(),
-            ModelFiles::Hf(_) => decoder::of_model_type(name).is_some(),
+            ModelFiles::Hf(_) => decoder::is_decoder(name),
         };
         let is_encoder = match self {
             ModelFiles::Gguf(_) => config::encoder::is_encoder(name),

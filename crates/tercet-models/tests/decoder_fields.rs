@@ -1,7 +1,12 @@
 //! Fields of families that are not honoured are refused by name, and so are sizes that contradict each other.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod common;
+
 use std::path::Path;
 
+use common::temp_dir;
 use serde_json::{Map, Value, json};
 use tercet_models::{DecoderOptions, DecoderSpec, HfFolder, ModelFiles};
 
@@ -76,6 +81,10 @@ fn what_is_not_honoured_is_refused_by_name() {
         ("qwen3_next-a", "use_sliding_window", json!(true)),
         ("qwen3_next-a", "head_dim", json!(null)),
         ("qwen3_5-a", "attn_output_gate", json!(false)),
+        ("ministral3-a", "rope_parameters", json!(null)),
+        ("mistral3-a", "text_config", json!(null)),
+        ("mistral3-a", "quantization_config", method("hqq")),
+        ("mistral3-a", "perceiver", json!(true)),
     ] {
         let refused = DecoderSpec::from_json(&changed(model, field, value)).unwrap_err();
         let refused = refused.to_string();
@@ -122,4 +131,77 @@ fn positions_end_with_their_table() {
         refused.contains("a row for each of 96 positions"),
         "{refused}"
     );
+}
+
+#[test]
+fn queries_grow_with_positions_as_said() {
+    let spec = |model: &str| ModelFiles::open(folder(model)).unwrap().decoder_spec();
+    let growth = spec("ministral3-a").unwrap().query_growth.unwrap();
+    assert_eq!((growth.beta, growth.original), (0.5, 16));
+    assert_eq!([growth.at(0), growth.at(15)], [1.0; 2]);
+    assert_eq!(
+        [16, 47].map(|p| growth.at(p)),
+        [2.0f32, 3.0].map(|x| 1.0 + 0.5 * x.ln())
+    );
+    assert_eq!(spec("mistral-a").unwrap().query_growth, None);
+    assert_eq!(spec("mistral3-b").unwrap().query_growth, None);
+
+    let mut ropes = json!({
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64,
+    });
+    let read = |ropes: &Value| {
+        DecoderSpec::from_json(&changed("ministral3-a", "rope_parameters", ropes.clone()))
+    };
+    let refused = read(&ropes).unwrap_err().to_string();
+    assert!(
+        refused.contains("rope_parameters.llama_4_scaling_beta"),
+        "{refused}"
+    );
+    ropes["llama_4_scaling_beta"] = json!(-0.1);
+    let refused = read(&ropes).unwrap_err().to_string();
+    assert!(refused.contains("llama_4_scaling_beta"), "{refused}");
+    ropes["llama_4_scaling_beta"] = json!(0);
+    assert_eq!(read(&ropes).unwrap().query_growth, None);
+    // Of other families nobody honours it.
+    let other = DecoderSpec::from_json(&changed("mistral-a", "rope_parameters", ropes));
+    let refused = other.unwrap_err().to_string();
+    assert!(refused.contains("llama_4_scaling_beta"), "{refused}");
+}
+
+/// A folder with another configuration and the tensors of a committed one.
+fn with_config(model: &str, config: &Map<String, Value>) -> HfFolder {
+    let dir = temp_dir(&format!("decoder-fields-{model}"));
+    let tensors = "model.safetensors";
+    std::fs::copy(folder(model).join(tensors), dir.join(tensors)).unwrap();
+    std::fs::write(
+        dir.join("config.json"),
+        Value::from(config.clone()).to_string(),
+    )
+    .unwrap();
+    HfFolder::open(dir).unwrap()
+}
+
+#[test]
+fn decoders_beside_a_tower_open_for_texts_alone() {
+    for (model, prefix) in [
+        ("mistral3-a", "language_model.model.layers.1."),
+        ("mistral3-b", "model.language_model.layers.1."),
+    ] {
+        let mut config = HfFolder::open(folder(model)).unwrap().config().clone();
+        config["text_config"]["num_hidden_layers"] = json!(1);
+        let refused = with_config(model, &config).decoder_spec().unwrap_err();
+        let refused = tercet::one_line(&refused);
+        assert!(refused.contains(prefix), "{refused}");
+        for (field, value) in [("odd", json!(1)), ("model_type", json!("mistral4"))] {
+            let mut config = HfFolder::open(folder(model)).unwrap().config().clone();
+            config["text_config"][field] = value;
+            let refused = DecoderSpec::from_json(&config).unwrap_err().to_string();
+            let name = format!("`text_config.{field}`");
+            assert!(refused.contains(&name), "{refused}");
+        }
+        let files = ModelFiles::open(folder(model)).unwrap();
+        let refused = files.vision_language(|spec| DecoderOptions::new(&spec.decoder));
+        let refused = tercet::one_line(&refused.map(|_| ()).unwrap_err());
+        assert!(refused.contains("mistral3"), "{refused}");
+    }
 }

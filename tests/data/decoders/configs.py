@@ -178,6 +178,18 @@ add("qwen3_5_moe-a", **{k: v for k, v in base("qwen3_5_moe_text", **QWEN_5_MOE).
 NEMOTRON_MOE = NEMOTRON | TINY | {"hybrid_override_pattern": "ME*EM", "n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "moe_shared_expert_intermediate_size": 9, "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 0}
 add("nemotron_moe-a", **({k: v for k, v in base("nemotron_h", **NEMOTRON_MOE).items() if k != "hidden_act"} | NO_LIMIT))
 
+# Queries that grow with positions; in the second a model of pictures is around it, as its hub's files are.
+GROWING = {"rope_type": "yarn", "type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}
+VISION = {"model_type": "pixtral", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8, "intermediate_size": 8, "image_size": 16, "patch_size": 8, "num_channels": 3, "hidden_act": "silu", "rope_theta": 10000.0}
+
+
+def seeing(text, **more):
+    return {"model_type": "mistral3", "image_token_index": 10, "spatial_merge_size": 2, "vision_feature_layer": -1, "projector_hidden_act": "gelu", "multimodal_projector_bias": False, "tie_word_embeddings": False, "text_config": text, "vision_config": VISION} | more
+
+
+add("ministral3-a", **base("ministral3", num_attention_heads=3, num_key_value_heads=1, head_dim=8, rope_parameters=GROWING, sliding_window=None, **RMS))
+add("mistral3-a", **seeing(base("ministral3", num_attention_heads=3, num_key_value_heads=1, head_dim=8, rope_parameters=GROWING | {"llama_4_scaling_beta": 0.3, "factor": 8.0}, sliding_window=None, **RMS)))
+
 # GGUF files of these have the projection of keys and values in two.
 PARTED = {"deepseek_v2-c", "deepseek_v3-b"}
 
@@ -192,3 +204,9 @@ add("qwen3_5_moe-b", "library", **{k: v for k, v in base("qwen3_5_moe_text", **(
 add("qwen3_5_moe-c", **{k: v for k, v in base("qwen3_5_moe_text", **(QWEN_5_MOE | {"num_hidden_layers": 2, "full_attention_interval": 2, "head_dim": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 5, "tie_word_embeddings": True})).items() if k != "intermediate_size"})
 add("nemotron_moe-b", "library", **({k: v for k, v in base("nemotron_h", **(NEMOTRON_MOE | {"hybrid_override_pattern": "M*E-", "num_hidden_layers": 4, "mlp_bias": True, "n_group": 3, "topk_group": 2, "moe_latent_size": 7, "norm_topk_prob": False})).items() if k != "hidden_act"} | NO_LIMIT))
 add("nemotron_moe-c", **({k: v for k, v in base("nemotron_h", **(NEMOTRON_MOE | {"hybrid_override_pattern": "EM*E", "num_hidden_layers": 4, "num_key_value_heads": 4, "n_groups": 1, "moe_latent_size": 10, "n_routed_experts": 4, "num_experts_per_tok": 3, "routed_scaling_factor": 1.0, "n_group": 2, "topk_group": 2})).items() if k != "hidden_act"} | NO_LIMIT))
+
+# Two further ones of each of these.
+both("ministral3", RMS | TIED | {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 20, "rope_parameters": GROWING | {"original_max_position_embeddings": 12, "max_position_embeddings": 128, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 0.6, "rope_theta": 10000.0}},
+     RMS | {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6, "rope_parameters": {"rope_type": "yarn", "rope_theta": 100000.0, "factor": 2.0, "original_max_position_embeddings": 24, "mscale": 1.0, "mscale_all_dim": 0, "llama_4_scaling_beta": 1.0}})
+add("mistral3-b", "library", **seeing(base("mistral", **(RMS | {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 6, "rope_theta": 1000000000.0, "sliding_window": None}))))
+add("mistral3-c", **seeing(base("ministral3", **(RMS | SMALL | TIED | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 25, "rope_parameters": GROWING | {"original_max_position_embeddings": 20, "factor": 16.0}})), tie_word_embeddings=True))

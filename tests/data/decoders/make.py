@@ -128,6 +128,14 @@ def experts_apart(tensors, model_type):
     return apart
 
 
+def older_name(name):
+    """What hubs' files call a tensor of a model around a language model."""
+    for own in ("vision_tower.", "multi_modal_projector."):
+        name = name.replace(f"model.{own}", own)
+    name = name.replace("model.language_model.", "language_model.model.")
+    return name.replace("lm_head.", "language_model.lm_head.")
+
+
 @torch.no_grad()
 def reference(model, vocab, seed):
     draw = torch.Generator().manual_seed(seed)
@@ -156,11 +164,13 @@ def make(name, fields, style):
     is_packed = built != fields
     config = transformers.AutoConfig.for_model(**copy.deepcopy(built))
     config._attn_implementation = config._experts_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager").float().eval()
+    sees = "vision_config" in fields
+    kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="eager", experts_implementation="eager").float().eval()
     for seed in range(200):
         randomize(model, seed)
         packed = quantize(model) if is_packed else {}
-        gap, found = reference(model, config.vocab_size, seed)
+        gap, found = reference(model, config.get_text_config().vocab_size, seed)
         if gap > GAP and len(set(found["greedy"])) > 8:
             break
     else:
@@ -176,6 +186,8 @@ def make(name, fields, style):
         if not (tied and n == "lm_head.weight") and "inv_freq" not in n and f"{n}_blocks" not in packed
     }
     tensors = experts_apart(tensors, config.model_type) | packed
+    if sees and style == "hub":
+        tensors = {older_name(n): t for n, t in tensors.items()}
     if style == "bare":
         # As the first folders of GPT-2: without the head, and with its causal masks.
         tensors = {n.removeprefix("transformer."): t for n, t in tensors.items()}

@@ -7,7 +7,7 @@ import numpy as np
 
 # model_type -> architecture, whether rows of Q and K are permuted, whether 1 is added to gains.
 FAMILIES = {
-    "llama": ("llama", True, False), "mistral": ("llama", True, False), "smollm3": ("smollm3", True, False),
+    "llama": ("llama", True, False), "mistral": ("llama", True, False), "ministral3": ("mistral3", True, False), "mistral3": ("mistral3", True, False), "smollm3": ("smollm3", True, False),
     "qwen2": ("qwen2", False, False), "qwen3": ("qwen3", False, False),
     "gemma": ("gemma", False, True), "gemma2": ("gemma2", False, True), "gemma3_text": ("gemma3", False, True),
     "phi": ("phi2", False, False), "phi3": ("phi3", False, False), "granite": ("granite", True, False),
@@ -168,6 +168,12 @@ def rope_keys(w, c, arch, head_dim):
         w.add_float32(f"{arch}.rope.scaling.factor", float(full["factor"]))
     if kind == "yarn":
         w.add_uint32(f"{arch}.rope.scaling.original_context_length", full["original_max_position_embeddings"])
+    if "llama_4_scaling_beta" in full:
+        # Of these models the converter writes all numbers of YaRN.
+        w.add_rope_scaling_yarn_beta_fast(full.get("beta_fast", 32.0))
+        w.add_rope_scaling_yarn_beta_slow(full.get("beta_slow", 1.0))
+        w.add_rope_scaling_yarn_log_mul(full["mscale_all_dim"])
+        w.add_attn_temperature_scale(full["llama_4_scaling_beta"])
     if kind == "llama3":
         freqs = []
         for i in range(dims // 2):
@@ -385,6 +391,11 @@ def parted_kv(c, tensors):
 
 def write_gguf(path, c, tensors, is_parted=False):
     arch, permutes, one_plus = FAMILIES[c.model_type]
+    if c.model_type == "mistral3":
+        # The texts' side alone; the other goes to a file of its own.
+        c = c.text_config
+        parts = [(n.replace("language_model.", ""), x) for n, x in tensors.items() if "language_model." in n or n == "lm_head.weight"]
+        tensors = {n if n.startswith(("model.", "lm_head.")) else f"model.{n}": x for n, x in parts}
     if c.model_type == "nemotron_h" and "moe" in c.layer_types:
         arch = "nemotron_h_moe"
     w = gguf.GGUFWriter(path, arch)
@@ -437,7 +448,7 @@ def write_gguf(path, c, tensors, is_parted=False):
             value = 0.0
         if value is not None:
             add(value)
-    if c.model_type in ("mistral", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3", "gpt_oss") and c.sliding_window:
+    if c.model_type in ("mistral", "ministral3", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3", "gpt_oss") and c.sliding_window:
         w.add_sliding_window(c.sliding_window)
     w.add_bos_token_id(c.bos_token_id)
     w.add_eos_token_id(c.eos_token_id)

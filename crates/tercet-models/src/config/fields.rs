@@ -86,6 +86,13 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// A finite number that is 0 or more.
+    pub(crate) fn opt_not_negative(&self, name: &'static str) -> Result<Option<f64>, ConfigError> {
+        self.typed(name, "a number that is not negative", |value| {
+            value.as_f64().filter(|v| v.is_finite() && *v >= 0.0)
+        })
+    }
+
     pub(crate) fn positive(&self, name: &'static str) -> Result<f64, ConfigError> {
         self.required(name, self.opt_positive(name)?)
     }

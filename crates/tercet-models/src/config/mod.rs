@@ -15,8 +15,9 @@ pub(crate) mod vision_language;
 
 pub use decoder::{
     Activation, DecoderDims, DecoderFamily, DecoderSpec, DeltaRows, ExpertTensors, Experts,
-    Factors, FeedForward, Groups, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm,
-    Residual, Rope, RopeLayout, RopeScaling, Scores, Shared, StateKind, StateNorm, StateSpace,
+    Factors, FeedForward, Groups, Inside, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement,
+    QkNorm, QueryGrowth, Residual, Rope, RopeLayout, RopeScaling, Scores, Shared, StateKind,
+    StateNorm, StateSpace,
 };
 pub use encoder::{
     EncoderDims, EncoderFamily, EncoderLayer, EncoderNorms, EncoderSpec, HeadSpec, PatchSpec,

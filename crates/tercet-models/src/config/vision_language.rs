@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::decoder::{known_modules, refuse};
+use super::decoder::{Inside, known_modules, refuse};
 use super::encoder::{EncoderNames, is_derived, known_tensors, read_tower};
 use super::fields::HARMLESS;
 use super::{ConfigError, DecoderSpec, EncoderSpec, Fields, ensure};
@@ -213,6 +213,6 @@ fn decoder(json: &Map<String, Value>, tied: bool) -> Result<DecoderSpec, ConfigE
     }
     let mut spec = DecoderSpec::from_part(&json, PREFIX)?;
     spec.tied_embeddings = tied;
-    spec.beside_tower = true;
+    spec.inside = Inside::TextModel;
     Ok(spec)
 }

@@ -109,6 +109,13 @@ pub(super) fn attention(
             ]
         }
     };
+    let q = match shared.query_scales {
+        Some(scales) => {
+            let scales = cast(b, scales, b.graph.ty(q).dtype)?;
+            b.graph.mul(q, scales)?
+        }
+        None => q,
+    };
     let y = attended(b, spec, shared, (at, layer), [q, k, v])?;
     let width = spec.heads * spec.value_dim();
     let y = match gate {

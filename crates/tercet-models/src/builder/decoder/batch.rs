@@ -40,7 +40,7 @@ use tercet::ops::{Op, SampleOptions};
 use tercet::{CompileOptions, DType, Device, Dim, OpError, Scheme, Shape, Tensor, Type, Value};
 
 use super::cache::{CacheFormat, check_cache};
-use super::layer::{Attend, Shared, Slot, SlotRows, embed, rope_tables};
+use super::layer::{Attend, Shared, Slot, SlotRows, embed, query_scales, rope_tables};
 use super::slot_windows::{bounded, slot_window_inputs, slot_windows};
 use super::{Rounded, Sampling, check_context, logits, rounded_to};
 use crate::builder::chosen::{Choices, MOST_CHOICES};
@@ -157,6 +157,7 @@ impl BatchDecoder {
         let origin = Tensor::from_slice(&[4], &[0i32; 4]);
         let origin = origin.expect("invariant: four numbers fit memory");
         let ropes = rope_tables(&mut b, config, context, positions)?;
+        let query_scales = query_scales(&mut b, config, context, positions)?;
         let shared = Shared {
             attend: Attend::Slots {
                 slots: inputs,
@@ -168,6 +169,7 @@ impl BatchDecoder {
                 format: options.cache_format(),
             },
             ropes,
+            query_scales,
             batch: Dim::Known(1),
             len,
         };

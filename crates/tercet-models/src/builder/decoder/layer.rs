@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     pub(crate) attend: Attend,
     /// The cosines and sines of each of the model's rotary embeddings.
     pub(crate) ropes: Vec<[Value; 2]>,
+    /// What queries are times by their positions, F32, with two axes of 1 after those of positions.
+    pub(crate) query_scales: Option<Value>,
     pub(crate) batch: Dim,
     pub(crate) len: Dim,
 }
@@ -150,6 +152,22 @@ pub(crate) fn rope_table(
         Ok(b.graph.gather(table, positions, 0)?)
     };
     Ok([gather(f32::cos)?, gather(f32::sin)?])
+}
+
+/// What queries at the positions at hand are times, where the model's grow.
+pub(crate) fn query_scales(
+    b: &mut Builder<'_>,
+    spec: &DecoderSpec,
+    context: usize,
+    positions: Value,
+) -> Result<Option<Value>, ModelError> {
+    let Some(growth) = spec.query_growth else {
+        return Ok(None);
+    };
+    let factors: Vec<f32> = (0..context).map(|p| growth.at(p)).collect();
+    let table = Tensor::from_slice(&[context, 1, 1], &factors).map_err(ModelError::RopeTables)?;
+    let table = b.graph.constant(table)?;
+    Ok(Some(b.graph.gather(table, positions, 0)?))
 }
 
 /// The rows of the embedding at `tokens`, times the model's factor, with those of their positions where the model has some.

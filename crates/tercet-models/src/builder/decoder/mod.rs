@@ -44,7 +44,9 @@ pub use products::Products;
 use products::Rounded;
 use windows::{Windowed, window_caches};
 
-use layer::{Attend, MOST_CONTEXT, Seen, Shared, embed, head, layer, norm, rope_tables};
+use layer::{
+    Attend, MOST_CONTEXT, Seen, Shared, embed, head, layer, norm, query_scales, rope_tables,
+};
 
 /// How the next token is chosen from the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -162,6 +164,7 @@ impl Decoder {
         let windows = window_caches(&mut b, &windows::windows(config, &options))?;
 
         let ropes = rope_tables(&mut b, config, options.context, positions)?;
+        let query_scales = query_scales(&mut b, config, options.context, positions)?;
         let shared = Shared {
             attend: Attend::Cached {
                 start,
@@ -172,6 +175,7 @@ impl Decoder {
                 windows,
             },
             ropes,
+            query_scales,
             batch: Dim::Known(1),
             len,
         };

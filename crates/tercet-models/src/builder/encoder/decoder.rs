@@ -3,7 +3,7 @@
 use tercet::ops::{AttentionMask, ReduceFn};
 use tercet::{DType, Dim, Type, Value};
 
-use super::super::decoder::layer::{Attend, Shared, embed, layer, norm, rope_tables};
+use super::super::decoder::layer::{Attend, Shared, embed, layer, norm, query_scales, rope_tables};
 use super::super::{Builder, ModelError, Products, Weights};
 use super::layer::counted;
 use super::seen::near;
@@ -31,9 +31,11 @@ impl Encoder {
         let attend = seen(&mut b, spec, mask, &len)?;
         let positions = counted(&mut b, spec.context, &len)?;
         let ropes = rope_tables(&mut b, spec, spec.context, positions)?;
+        let query_scales = query_scales(&mut b, spec, spec.context, positions)?;
         let shared = Shared {
             attend,
             ropes,
+            query_scales,
             batch,
             len,
         };

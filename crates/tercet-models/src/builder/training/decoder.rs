@@ -17,7 +17,7 @@ use tercet::{DType, Dim, Type, Value};
 
 use super::super::decoder::check_causal;
 use super::super::decoder::layer::{
-    Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, rope_tables, soft_cap,
+    Attend, MOST_CONTEXT, Shared, embed, head, layer, norm, query_scales, rope_tables, soft_cap,
 };
 use super::super::tuned::Mode;
 use super::super::{Builder, ModelError, Weights};
@@ -197,12 +197,14 @@ fn hidden(
     }
     let positions = not_negative(&mut b.graph, positions)?;
     let ropes = rope_tables(b, config, config.context, positions)?;
+    let query_scales = query_scales(b, config, config.context, positions)?;
     let shared = Shared {
         attend: Attend::Whole {
             masks,
             kv_len: None,
         },
         ropes,
+        query_scales,
         batch,
         len,
     };

@@ -1,4 +1,4 @@
-//! Factors of projections.
+//! Factors of projections and of queries.
 
 /// Factors with which a model's width was scaled in training (Yang and others, "Tensor Programs V", 2022), beside those of
 /// embeddings, keys and logits.
@@ -23,4 +23,22 @@ impl Factors {
         into_states: [1.0; 5],
         feed_forward: [1.0; 2],
     };
+}
+
+/// How queries grow with their positions, so that the weights of attention stay sharp where there are many keys ("temperature
+/// tuning" of Llama 4, 2025).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryGrowth {
+    /// How much.
+    pub beta: f32,
+    /// Positions of the first training, below which nothing grows.
+    pub original: usize,
+}
+
+impl QueryGrowth {
+    /// The factor of a query at this position: `1 + beta ln(1 + floor(position / original))`, in F32 as the reference has it.
+    pub fn at(self, position: usize) -> f32 {
+        let turns = position / self.original.max(1);
+        1.0 + self.beta * (1.0 + turns as f32).ln()
+    }
 }

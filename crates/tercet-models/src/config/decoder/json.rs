@@ -7,7 +7,8 @@ use super::super::{ConfigError, Fields, ensure};
 use super::families::{self, DecoderFamily};
 use super::rope::{longrope_attention, yarn_attention};
 use super::{
-    Activation, DecoderDims, DecoderSpec, FeedForward, Rope, RopeScaling, derived_head_dim,
+    Activation, DecoderDims, DecoderSpec, FeedForward, QueryGrowth, Rope, RopeScaling,
+    derived_head_dim,
 };
 use crate::hf::packing::{Packing, SUPPORTED};
 
@@ -221,6 +222,9 @@ fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
                 inner.only("mrope_section", "a list", Value::is_array)?;
                 inner.only("mrope_interleaved", "true or false", Value::is_boolean)?;
             }
+            if spec.family.get().grows_queries {
+                spec.query_growth = query_growth(&inner)?;
+            }
             let found = stretched(&inner, original, spec.context)?;
             if let (Some(outer), Some(inner), 0) = (outer, found.theta, i) {
                 ensure(outer == inner, || {
@@ -245,6 +249,18 @@ fn ropes(fields: &Fields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError>
         spec.rope_dims = (spec.head_dim as f64 * partial) as usize;
     }
     Ok(())
+}
+
+/// How queries grow: 0 is not at all.
+fn query_growth(inner: &Fields<'_>) -> Result<Option<QueryGrowth>, ConfigError> {
+    // Said once more, of no influence.
+    inner.only("max_position_embeddings", "a size", Value::is_u64)?;
+    let beta = inner.opt_not_negative("llama_4_scaling_beta")?;
+    let growth = QueryGrowth {
+        beta: inner.required("llama_4_scaling_beta", beta)? as f32,
+        original: inner.size("original_max_position_embeddings")?,
+    };
+    Ok(Some(growth).filter(|growth| growth.beta > 0.0))
 }
 
 pub(in crate::config) fn stretched(
@@ -317,10 +333,12 @@ fn yarn(
         let found = inner.opt_positive(name)?;
         Ok::<_, ConfigError>(found.map_or(default, |x| x as f32))
     };
-    let scales = (
-        inner.opt_positive("mscale")?,
-        inner.opt_positive("mscale_all_dim")?,
-    );
+    // 0 is as if it were not there.
+    let scale = |name| {
+        let found = inner.opt_not_negative(name)?;
+        Ok::<_, ConfigError>(found.filter(|scale| *scale > 0.0))
+    };
+    let scales = (scale("mscale")?, scale("mscale_all_dim")?);
     let derived = match scales {
         (Some(own), Some(all)) => {
             yarn_attention(factor, own as f32) / yarn_attention(factor, all as f32)

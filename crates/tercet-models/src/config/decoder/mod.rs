@@ -16,15 +16,16 @@ mod parts;
 mod rope;
 mod states;
 mod tensors;
+mod wrapped;
 
 use crate::gguf::Gguf;
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Fields, ensure};
 pub use experts::{ExpertTensors, Experts, Groups, Scores, Shared};
-pub use factors::Factors;
+pub use factors::{Factors, QueryGrowth};
 pub use families::DecoderFamily;
-pub(crate) use families::{model_types, of_gguf, of_model_type};
+pub(crate) use families::of_gguf;
 pub(super) use json::stretched;
 pub use layers::{
     Activation, FeedForward, Latent, LayerSpec, Mixer, Norm, NormKind, NormPlacement, QkNorm,
@@ -36,6 +37,8 @@ pub use rope::{Rope, RopeScaling};
 pub use states::{DeltaRows, StateKind, StateNorm, StateSpace};
 pub(super) use tensors::refuse;
 pub(crate) use tensors::{DENSE_OF_GGUF, known_modules, refuse_unknown_modules};
+pub use wrapped::Inside;
+pub(crate) use wrapped::{is_decoder, is_wrapper, model_types};
 
 /// The sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -122,6 +125,8 @@ pub struct DecoderSpec {
     pub states: Option<StateSpace>,
     /// Factors of projections.
     pub factors: Factors,
+    /// What queries are times by their positions.
+    pub query_growth: Option<QueryGrowth>,
     /// Whether what attention gives is times the sigmoid of a gate, which is projected with queries: of each head the query,
     /// then the gate.
     pub gated_attention: bool,
@@ -163,8 +168,8 @@ pub struct DecoderSpec {
     pub head_bias: bool,
     /// Whether a folder's names lack what those of the family begin with: it was written without the head.
     pub bare_names: bool,
-    /// Whether a folder has it beside a tower of pictures: its names begin with `model.text_model` then.
-    pub beside_tower: bool,
+    /// What its names in a folder begin with, where it is a part of the folder's model.
+    pub inside: Inside,
     /// Whether a folder calls the output `lm_head` where the family of old had a name of its own.
     pub output_is_lm_head: bool,
     /// The token that begins a text.
@@ -217,6 +222,7 @@ impl DecoderSpec {
             latent: None,
             states: None,
             factors: Factors::ONES,
+            query_growth: None,
             gated_attention: false,
             sinks: false,
             learned_positions: false,
@@ -235,7 +241,7 @@ impl DecoderSpec {
             mlp_bias: false,
             head_bias: false,
             bare_names: false,
-            beside_tower: false,
+            inside: Inside::Nothing,
             output_is_lm_head: false,
             bos: None,
             eos: Vec::new(),
@@ -243,12 +249,16 @@ impl DecoderSpec {
         }
     }
 
-    /// Reads a Hugging Face `config.json` of any of the families.
+    /// Reads a Hugging Face `config.json` of any of the families, or of a model around one of them (`mistral3`), of which the
+    /// texts' side is read.
     ///
     /// # Errors
     /// [`ConfigError`]: a field is missing, wrong, unsupported, or unknown.
     pub fn from_json(json: &Map<String, Value>) -> Result<Self, ConfigError> {
-        DecoderSpec::from_part(json, "")
+        match json.get("model_type").and_then(Value::as_str) {
+            Some(name) if is_wrapper(name) => wrapped::read(json),
+            Some(_) | None => DecoderSpec::from_part(json, ""),
+        }
     }
 
     /// Reads the same where it is a part of a larger configuration; `prefix` goes before names of fields in errors.
@@ -276,6 +286,7 @@ impl DecoderSpec {
     /// Takes from a folder's tensors what its names are: those of the output, and whether they lack what those of the family
     /// begin with.
     pub(crate) fn settle_names(&mut self, has: &dyn Fn(&str) -> bool) {
+        wrapped::settle(self, has);
         self.output_is_lm_head = has("lm_head.weight");
         let embedding = Part::Embedding.module(self, 0);
         let bare = embedding.strip_prefix(self.family.get().prefix);
@@ -366,6 +377,9 @@ impl DecoderSpec {
         })?;
         if let Some(states) = &self.states {
             states.check()?;
+        }
+        if let Some(growth) = self.query_growth {
+            positive("the growth of queries", growth.beta.into())?;
         }
         ensure(!self.learned_positions || self.ropes.is_empty(), || {
             "learned positions and a rotary embedding".to_string()

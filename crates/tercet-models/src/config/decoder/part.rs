@@ -250,10 +250,7 @@ impl Part {
             false => name,
         };
         let name = name.replace("{}", &layer.to_string());
-        match name.strip_prefix("model.") {
-            Some(rest) if spec.beside_tower => format!("model.text_model.{rest}"),
-            Some(_) | None => name,
-        }
+        spec.inside.named(name)
     }
 
     /// The name in a GGUF file, without `.weight`.

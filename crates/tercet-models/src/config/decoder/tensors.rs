@@ -56,8 +56,8 @@ pub(crate) fn refuse_unknown_modules<'a>(
     let known = known_modules(spec);
     let derived = || DERIVED.iter().chain(spec.family.get().derived);
     let tensors = tensors.filter(|name| !derived().any(|end| name.ends_with(end)));
-    let beside = spec.family.get().beside;
-    let tensors = tensors.filter(|name| !beside.iter().any(|begin| name.starts_with(begin)));
+    let beside = spec.family.get().beside.iter().chain(spec.inside.beside());
+    let tensors = tensors.filter(|name| !beside.clone().any(|begin| name.starts_with(begin)));
     refuse(tensors, &known)
 }
 

@@ -1,10 +1,14 @@
-//! Llama (Touvron and others, 2023) and what differs from it in windows and rotated layers only: Mistral (Jiang and others,
-//! "Mistral 7B", 2023) and SmolLM3, of whose layers every fourth rotates nothing.
+//! Llama (Touvron and others, 2023) and what differs from it in windows, rotated layers and factors of queries only: Mistral
+//! (Jiang and others, "Mistral 7B", 2023), Ministral 3, whose queries grow with their positions, and SmolLM3, of whose layers
+//! every fourth rotates nothing.
 
 use super::{FamilyRow, Sizes, no_keys, plain};
 use crate::config::decoder::json::{llama_biases, windows};
 use crate::config::decoder::keys::Keys;
-use crate::config::decoder::{ConfigError, DecoderSpec, Experts, Fields, Part, RopeLayout, ensure};
+use crate::config::decoder::rope::yarn_attention;
+use crate::config::decoder::{
+    ConfigError, DecoderSpec, Experts, Fields, Part, QueryGrowth, RopeLayout, RopeScaling, ensure,
+};
 
 pub(super) const LLAMA: FamilyRow = FamilyRow {
     model_type: "llama",
@@ -36,6 +40,7 @@ pub(super) const LLAMA: FamilyRow = FamilyRow {
     // Of Mixtral, whose files are of this architecture.
     normalizes_experts: Some(true),
     has_sections: false,
+    grows_queries: false,
     has_value_length: false,
     defaults: plain,
     json: |fields, spec| {
@@ -51,6 +56,43 @@ pub(super) const MISTRAL: FamilyRow = FamilyRow {
     json: |fields, spec| windows(fields, spec, |_| true),
     ..LLAMA
 };
+
+/// Its GGUF files may be of Mistral Small 3.1 and later as well, whose queries do not grow.
+pub(super) const MINISTRAL3: FamilyRow = FamilyRow {
+    model_type: "ministral3",
+    architecture: "mistral3",
+    grows_queries: true,
+    json: |fields, spec| {
+        let ropes = ["rope_parameters", "rope_scaling"].map(|name| fields.get(name));
+        fields.required("rope_parameters", ropes.into_iter().flatten().next())?;
+        windows(fields, spec, |_| true)
+    },
+    keys: |keys, spec| {
+        window_of_all(keys, spec)?;
+        turned_less(keys, spec)?;
+        let beta = keys.opt_factor("attention.temperature_scale")?;
+        let original = keys.opt_size("rope.scaling.original_context_length")?;
+        let original = original.unwrap_or(spec.context);
+        spec.query_growth = beta.map(|beta| QueryGrowth { beta, original });
+        Ok(())
+    },
+    ..LLAMA
+};
+
+/// The factor of cosines and sines is by what YaRN would have of scores as well, which files of this architecture say by
+/// `mscale_all_dim`.
+fn turned_less(keys: &Keys<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    let all = keys.opt_factor("rope.scaling.yarn_log_multiplier")?;
+    for rope in &mut spec.ropes {
+        if let RopeScaling::Yarn {
+            factor, attention, ..
+        } = &mut rope.scaling
+        {
+            *attention /= all.map_or(1.0, |all| yarn_attention(*factor, all));
+        }
+    }
+    Ok(())
+}
 
 pub(super) const MIXTRAL: FamilyRow = FamilyRow {
     model_type: "mixtral",

@@ -67,6 +67,8 @@ pub(crate) struct FamilyRow {
     pub(super) normalizes_experts: Option<bool>,
     /// Whether rotary embeddings may name sections of a head for axes of pictures, which are the same for texts.
     pub(super) has_sections: bool,
+    /// Whether queries grow with positions by what rotary embeddings say.
+    pub(super) grows_queries: bool,
     /// Whether heads of values may have another size than those of keys, which its own keys say.
     pub(super) has_value_length: bool,
     /// What all its models have, whatever file they are in.
@@ -97,9 +99,10 @@ pub(super) struct Sizes {
 pub struct DecoderFamily(usize);
 
 /// All of them; llama is the first.
-const FAMILIES: [&FamilyRow; 39] = [
+const FAMILIES: [&FamilyRow; 40] = [
     &llama::LLAMA,
     &llama::MISTRAL,
+    &llama::MINISTRAL3,
     &llama::MIXTRAL,
     &llama::SMOLLM3,
     &qwen::QWEN2,
@@ -166,7 +169,7 @@ pub(crate) fn of_gguf(name: &str) -> Option<DecoderFamily> {
 }
 
 /// What folders may name.
-pub(crate) fn model_types() -> String {
+pub(super) fn model_types() -> String {
     let mut names = FAMILIES.map(|f| f.model_type).to_vec();
     // Those of one name stand side by side.
     names.dedup();
