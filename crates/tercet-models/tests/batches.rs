@@ -16,8 +16,8 @@ use tercet_models::{
 const CONTEXT: usize = 96;
 const CHUNK: usize = 5;
 const SLOTS: usize = 3;
-/// Families with windows, in some layers or all, with caps and sinks, one beside experts.
-const WINDOWED: [&str; 7] = [
+/// Families with windows, in some layers or all, with caps, sinks and growing queries, one beside experts.
+const WINDOWED: [&str; 8] = [
     "gemma2-a",
     "gemma3-a",
     "gpt_oss-a",
@@ -25,6 +25,7 @@ const WINDOWED: [&str; 7] = [
     "cohere2-a",
     "phi3-a",
     "mixtral-c",
+    "ministral3-b",
 ];
 /// Families that scan: both kinds of scans, delta rules, hybrids with experts and without.
 const SCANNING: [&str; 6] = [

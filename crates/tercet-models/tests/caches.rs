@@ -11,8 +11,8 @@ use tercet::{DType, Device, Tensor};
 use tercet_models::{BatchOptions, CacheFormat, Decoder, DecoderOptions, Generator, ModelFiles};
 
 const CONTEXT: usize = 96;
-/// Families with windows, in some layers or all, with caps and sinks.
-const WINDOWED: [&str; 7] = [
+/// Families with windows, in some layers or all, with caps, sinks and growing queries.
+const WINDOWED: [&str; 8] = [
     "gemma2-a",
     "gemma3-a",
     "gpt_oss-a",
@@ -20,6 +20,7 @@ const WINDOWED: [&str; 7] = [
     "cohere2-a",
     "phi3-a",
     "mixtral-c",
+    "ministral3-b",
 ];
 
 fn decoder(name: &str, options: impl FnOnce(DecoderOptions) -> DecoderOptions) -> Decoder {
