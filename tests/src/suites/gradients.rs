@@ -38,15 +38,15 @@ const EXCLUDED: &[(&str, &str)] = &[
     ("mat_mul/codes_one_row", ONE_SCALE),
     ("mat_mul/codes_few_rows", ONE_SCALE),
 ];
-/// As of the one scale of all weights.
-const ONE_SCALE: &str = "a gradient is one sum over all weights, whose terms cancel";
-
 /// As of what is the same for all keys of a softmax.
 const ZERO: &str = "a gradient is zero: roundings are all there is";
 
 const LARGE: &str = "of second derivatives the one rounding of large scores is a tolerance";
 
 const SPREAD: &str = "scores of elements far apart cancel, and their roundings move the weights";
+
+/// As of the one scale of all weights.
+const ONE_SCALE: &str = "a gradient is one sum over all weights, whose terms cancel";
 
 /// The same, of cases in F16 and BF16.
 const EXCLUDED_NARROW: &[(&str, &str)] = &[
