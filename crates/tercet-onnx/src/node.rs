@@ -207,8 +207,8 @@ impl<'m> Ctx<'m> {
         if ins.is_empty() || !ins.iter().all(small) {
             return Ok(None);
         }
-        // Weights of convolutions and products stay codes, so that it can be seen what they are.
-        let codes = |k: &Tensor| matches!(k.dtype(), DType::U8 | DType::I8) && k.shape().len() > 1;
+        // Weights of convolutions stay codes, so that it can be seen what they are.
+        let codes = |k: &Tensor| matches!(k.dtype(), DType::U8 | DType::I8) && k.shape().len() > 2;
         if entry.name == "DequantizeLinear" && matches!(&ins[0], Val::Known(k) if codes(&k.tensor))
         {
             return Ok(None);

@@ -102,9 +102,9 @@ pub struct DecoderFamily(usize);
 const FAMILIES: [&FamilyRow; 40] = [
     &llama::LLAMA,
     &llama::MISTRAL,
-    &llama::MINISTRAL3,
     &llama::MIXTRAL,
     &llama::SMOLLM3,
+    &llama::MINISTRAL3,
     &qwen::QWEN2,
     &qwen::QWEN3,
     &qwen::QWEN2_MOE,
