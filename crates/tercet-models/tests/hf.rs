@@ -306,7 +306,9 @@ fn llama_from_gguf_metadata() {
     let error = read(GgufWriter::default().str("general.architecture", "rwkv")).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.starts_with("`general.architecture` = rwkv is not supported, llama, smollm3, mistral3, qwen2,"),
+        text.starts_with(
+            "`general.architecture` = rwkv is not supported, llama, smollm3, mistral3, qwen2,"
+        ),
         "{text}"
     );
     let error = read(GgufWriter::default().str("general.architecture", "llama")).unwrap_err();
