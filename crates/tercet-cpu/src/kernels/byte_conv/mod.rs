@@ -6,7 +6,8 @@
 //! (`dense`), and of one channel a group, rows of it are read (`depthwise`, `halves`): from a slab (`slab`), the rows of x that some windows need,
 //! with padding written out and elements that lie one stride apart side by side.
 //!
-//! Windows on three axes are not taken.
+//! Windows on three axes are not taken. Products of I32 with weights of bytes are made of the same words (`gemm`; where the weights are
+//! evenly spread, `gemm_even`).
 
 mod dense;
 mod depthwise;

@@ -188,7 +188,7 @@ fn conv(
         return Ok(None);
     };
     let bias = bias.first().map(|bias| rw.value(*bias));
-    let [scale, moved] = found.factors(seen, rw, made, bias)?;
+    let [scale, moved] = found.factors(rw, made, bias)?;
     let new = QuantizedConv {
         groups: op.groups,
         ..found.conv(op.window(), made)
@@ -235,12 +235,10 @@ impl Codes {
     /// What sums are multiplied with and what is added, one number for each channel.
     fn factors(
         &self,
-        seen: &Seen<'_>,
         rw: &mut Rewriter<'_>,
         made: &Quantized,
         bias: Option<Value>,
     ) -> Result<[Value; 2], CompileError> {
-        debug_assert!(is_weight(seen.graph, self.w.scale));
         let flat = match self.each {
             false => Vec::new(),
             true => vec![self.channels.clone()],
@@ -373,7 +371,7 @@ fn product(
         }
         None => None,
     };
-    let factors = found.factors(seen, rw, made, bias)?;
+    let factors = found.factors(rw, made, bias)?;
     let x = rw.value(found.x.codes);
     let x = shaped(rw, x, &[&Dim::Known(rows), &depth, &one])?;
     let mut codes = rw.leaf(found.w.codes)?;
