@@ -192,6 +192,12 @@ impl Graph {
         })
     }
 
+    /// Makes room for so many nodes more.
+    pub(crate) fn reserve(&mut self, nodes: usize) {
+        self.nodes.reserve(nodes);
+        self.origins.reserve(nodes);
+    }
+
     fn push(&mut self, op: Op, inputs: &[Value], outputs: Vec<Type>) -> Result<Value, TypeError> {
         let id = u32::try_from(self.nodes.len())
             .map_err(|_| TypeError::Other("the graph has 2^32 nodes".into()))?;

@@ -32,6 +32,7 @@ impl<'g> Rewriter<'g> {
             map: map.collect(),
             at: NodeId(0),
         };
+        rw.new.reserve(old.len());
         for (id, node) in old.nodes() {
             if is_named_leaf(node.op.kind()) {
                 rw.copy(id)?;

@@ -176,18 +176,16 @@ impl Rows<'_> {
             for (many, (w, words)) in w.chunks(MANY).zip(parts).enumerate() {
                 let mut look = Look::at::<TOGETHER>(w, self.codes);
                 sum += look.sum;
-                while look.over != 0 {
-                    let first = look.over.trailing_zeros() as usize / TOGETHER * TOGETHER;
-                    look.over &= u32::MAX << (first + TOGETHER);
-                    for (step, mut over) in (first..).zip(look.split::<TOGETHER>(first)) {
-                        while over != [0; 4] {
+                if look.over {
+                    let mut left = look.bytes.map(|w| self.codes.value(w));
+                    look.words = split::<TOGETHER>(&mut left);
+                    while left != [0; MANY] {
+                        let over = (many * MANY / 4..).zip(split::<1>(&mut left));
+                        for (step, word) in over.filter(|(_, word)| *word != 0) {
                             let Some(rest) = rest.next() else {
                                 return false;
                             };
-                            let mut kept = [over];
-                            keep(&mut kept, std::slice::from_mut(&mut over));
-                            let step = many * MANY / 4 + step;
-                            rest.copy_from_slice(&[word(kept[0]), (step * NR) as i32]);
+                            rest.copy_from_slice(&[word, (step * NR) as i32]);
                             head[1 + own] += 1;
                         }
                     }
@@ -235,11 +233,10 @@ pub(super) fn word(w: [i16; 4]) -> i32 {
 struct Look {
     /// The weights.
     bytes: [u8; MANY],
-    codes: Codes,
     /// Likewise, as words, of what is kept.
     words: [i32; MANY / 4],
-    /// A bit for each word of which something may be left, or of its neighbour if two are looked at together.
-    over: u32,
+    /// Whether something may be left of a word.
+    over: bool,
     sum: i32,
 }
 
@@ -252,9 +249,8 @@ impl Look {
         }
         let mut look = Look {
             bytes,
-            codes,
             words: [0; MANY / 4],
-            over: u32::MAX >> (u32::BITS as usize - MANY / 4),
+            over: true,
             sum: 0,
         };
         // Codes that are bytes with sign, less their zero point.
@@ -270,19 +266,12 @@ impl Look {
         }
         look
     }
+}
 
-    /// Keeps what words may be added of, those together from `first` on, and gives what is over of each.
-    fn split<const TOGETHER: usize>(&mut self, first: usize) -> [[i16; 4]; TOGETHER] {
-        let value = |i: usize| self.codes.value(self.bytes[i]);
-        let mut all: [[i16; 4]; TOGETHER] =
-            std::array::from_fn(|step| std::array::from_fn(|i| value(4 * (first + step) + i)));
-        let mut over = all;
-        keep(&mut all, &mut over);
-        for (to, kept) in self.words[first..].iter_mut().zip(all) {
-            *to = word(kept);
-        }
-        over
-    }
+/// Words of what [`keep`] keeps of weights, `TOGETHER` words at a time; what is over stays.
+fn split<const TOGETHER: usize>(w: &mut [i16; MANY]) -> [i32; MANY / 4] {
+    // SAFETY: there is AVX2 where words have four bytes.
+    unsafe { avx2::split::<TOGETHER>(w) }
 }
 
 /// Splits `all`, one word or two, in what their products may be added of in 16 bits, and what is over.

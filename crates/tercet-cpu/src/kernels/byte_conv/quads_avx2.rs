@@ -4,12 +4,14 @@ use std::arch::x86_64::{
     __m128i, __m256i, _mm_add_epi32, _mm_cvtsi128_si32, _mm_extract_epi8, _mm_loadu_si128,
     _mm_madd_epi16, _mm_maddubs_epi16, _mm_set1_epi8, _mm_set1_epi16, _mm_set1_epi32,
     _mm_setzero_si128, _mm_storeu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8, _mm_xor_si128,
-    _mm256_add_epi16, _mm256_add_epi32, _mm256_castsi256_ps, _mm256_castsi256_si128,
-    _mm256_cmpeq_epi32, _mm256_cmpgt_epi16, _mm256_extracti128_si256, _mm256_loadu_si256,
-    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epi8, _mm256_min_epi8, _mm256_movemask_ps,
-    _mm256_or_si256, _mm256_sad_epu8, _mm256_set_m128i, _mm256_set1_epi8, _mm256_set1_epi16,
-    _mm256_set1_epi32, _mm256_setzero_si256, _mm256_shuffle_epi32, _mm256_storeu_si256,
-    _mm256_unpackhi_epi16, _mm256_unpacklo_epi16, _mm256_xor_si256,
+    _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256, _mm256_blend_epi32,
+    _mm256_castsi256_si128, _mm256_cmpgt_epi16, _mm256_extracti128_si256, _mm256_loadu_si256,
+    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epi8, _mm256_max_epi16, _mm256_min_epi8,
+    _mm256_min_epi16, _mm256_min_epi32, _mm256_or_si256, _mm256_packs_epi16,
+    _mm256_permute4x64_epi64, _mm256_sad_epu8, _mm256_set_m128i, _mm256_set1_epi8,
+    _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256, _mm256_shuffle_epi32,
+    _mm256_slli_epi32, _mm256_srli_epi32, _mm256_storeu_si256, _mm256_sub_epi16, _mm256_sub_epi32,
+    _mm256_testz_si256, _mm256_unpackhi_epi16, _mm256_unpacklo_epi16, _mm256_xor_si256,
 };
 
 use super::super::finish::avx2::Vectors;
@@ -332,14 +334,74 @@ pub(super) unsafe fn look(look: &mut Look, flip: u8, together: bool) {
         _mm256_cmpgt_epi16(above, _mm256_set1_epi16(MOST_SIZE)),
         _mm256_cmpgt_epi16(_mm256_set1_epi16(-MOST_SIZE), below),
     );
-    let none = _mm256_castsi256_ps(_mm256_cmpeq_epi32(over, zero));
-    // Of eight words.
-    look.over = !_mm256_movemask_ps(none) as u32 & 0xff;
+    look.over = _mm256_testz_si256(over, over) == 0;
     // Of bytes without sign, 128 too much each.
     let moved = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
     let mut sums = [0i64; 4];
     _mm256_storeu_si256(sums.as_mut_ptr().cast(), _mm256_sad_epu8(moved, zero));
     look.sum = sums.iter().sum::<i64>() as i32 - 128 * MANY as i32;
+}
+
+/// What [`super::keep`] keeps of 16 weights, `TOGETHER` words at a time.
+#[inline(always)]
+unsafe fn kept<const TOGETHER: usize>(w: __m256i) -> __m256i {
+    let zero = _mm256_setzero_si256();
+    let all = _mm256_set1_epi32(MOST_SIZE.into());
+    let mut kept = zero;
+    for below in [false, true] {
+        let (size, most) = match below {
+            false => (w, 127),
+            true => (_mm256_sub_epi16(zero, w), 128),
+        };
+        let size = _mm256_max_epi16(size, zero);
+        let size = _mm256_min_epi16(size, _mm256_set1_epi16(most));
+        // A lane is half of a word.
+        let first = _mm256_and_si256(size, _mm256_set1_epi32(0xffff));
+        let second = _mm256_srli_epi32::<16>(size);
+        let in_room = |room: __m256i| {
+            let first = _mm256_min_epi32(first, room);
+            let second = _mm256_min_epi32(second, _mm256_sub_epi32(room, first));
+            [first, second]
+        };
+        let mut own = in_room(all);
+        if TOGETHER == 2 {
+            // The second word of two has the room that the first leaves: words change places.
+            let used = _mm256_add_epi32(own[0], own[1]);
+            let used = _mm256_shuffle_epi32::<0b01_00_11_10>(used);
+            let of_second = in_room(_mm256_sub_epi32(all, used));
+            for (own, of_second) in own.iter_mut().zip(of_second) {
+                *own = _mm256_blend_epi32::<0b1100_1100>(*own, of_second);
+            }
+        }
+        let own = _mm256_or_si256(own[0], _mm256_slli_epi32::<16>(own[1]));
+        kept = match below {
+            false => _mm256_add_epi16(kept, own),
+            true => _mm256_sub_epi16(kept, own),
+        };
+    }
+    kept
+}
+
+/// Words of what [`super::keep`] keeps of weights, `TOGETHER` words at a time; what is over stays.
+///
+/// # Safety
+/// The machine has AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn split<const TOGETHER: usize>(w: &mut [i16; MANY]) -> [i32; MANY / 4] {
+    let mut halves = [_mm256_setzero_si256(); 2];
+    for (half, w) in halves.iter_mut().zip(w.chunks_exact_mut(MANY / 2)) {
+        let all = _mm256_loadu_si256(w.as_ptr().cast());
+        *half = kept::<TOGETHER>(all);
+        _mm256_storeu_si256(w.as_mut_ptr().cast(), _mm256_sub_epi16(all, *half));
+    }
+    // Packing takes halves of both operands by turns.
+    let bytes = _mm256_packs_epi16(halves[0], halves[1]);
+    let mut words = [0; MANY / 4];
+    _mm256_storeu_si256(
+        words.as_mut_ptr().cast(),
+        _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes),
+    );
+    words
 }
 
 /// 16 bytes of a row from `at` on, zeros where it ends.

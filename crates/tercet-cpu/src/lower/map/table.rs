@@ -121,13 +121,18 @@ pub(super) fn all_values(map: &Map, from: DType, dtypes: &[DType]) -> Vec<Vec<Sc
 /// Every step's value for one of the operand's.
 fn values(map: &Map, from: DType, dtypes: &[DType], x: Scalar) -> Vec<Scalar> {
     let mut done: Vec<Scalar> = Vec::with_capacity(map.body.len());
+    let mut args = Vec::new();
     for (step, dtype) in map.body.iter().zip(dtypes) {
-        let of = |arg: &MapArg| match *arg {
-            MapArg::Input(_) => (x, from),
-            MapArg::Step(s) => (done[s], dtypes[s]),
+        args.clear();
+        args.extend(step.args.iter().map(|arg| match *arg {
+            MapArg::Input(_) => x,
+            MapArg::Step(s) => done[s],
+        }));
+        let last = match step.args.last() {
+            Some(MapArg::Input(_)) => from,
+            Some(&MapArg::Step(s)) => dtypes[s],
+            None => *dtype,
         };
-        let (args, own): (Vec<Scalar>, Vec<DType>) = step.args.iter().map(of).unzip();
-        let last = own.last().copied().unwrap_or(*dtype);
         done.push(step.op.eval(last, *dtype, &args));
     }
     done
