@@ -122,6 +122,20 @@ const SHAPES: &[Shapes] = &[
         window: |w| w.with_stride(&[2, 2]),
     },
     Shapes {
+        name: "pointwise_one_window",
+        x: &[3, 70, 1, 1],
+        w: &[9, 70, 1, 1],
+        groups: 1,
+        window: |w| w,
+    },
+    Shapes {
+        name: "one_window_of_all",
+        x: &[1, 12, 3, 2],
+        w: &[6, 12, 3, 2],
+        groups: 1,
+        window: |w| w,
+    },
+    Shapes {
         name: "no_batch",
         x: &[0, 3, 4, 4],
         w: &[2, 3, 3, 3],
