@@ -135,6 +135,85 @@ fn a_convolution_between_codes_is_one_of_integers() {
     assert!(expected.contains(&least) && expected.contains(&greatest));
 }
 
+/// Elements of a row and columns of [`product`]: more weights than are computed when a model is imported.
+const DEPTH: usize = 270;
+const COLUMNS: usize = 300;
+
+/// A product of `rows` rows by columns with scales of their own, weights turned or not, a bias and a bound, between codes.
+fn product(rows: &str, turned: bool) -> Model {
+    let at = |i: usize| match turned {
+        true => i,
+        false => i % COLUMNS * DEPTH + i / COLUMNS,
+    };
+    let weights: Vec<u8> = (0..COLUMNS * DEPTH).map(|i| weight(at(i)) as u8).collect();
+    let scales: Vec<f32> = (0..COLUMNS).map(|o| SCALES[o % 3]).collect();
+    let bias: Vec<f32> = (0..COLUMNS)
+        .map(|o| BIAS[o % 3] as f32 * SCALES[o % 3] * 0.5)
+        .collect();
+    let sizes = if turned {
+        [COLUMNS, DEPTH]
+    } else {
+        [DEPTH, COLUMNS]
+    };
+    let columns = COLUMNS as i64;
+    let model = Model::new(&[rows, &DEPTH.to_string()])
+        .opset(13)
+        .raw("w", INT8, &sizes.map(|n| n as i64), &weights)
+        .raw("w.scale", FLOAT, &[columns], &floats(&scales))
+        .raw("w.zero", INT8, &[columns], &[0; COLUMNS])
+        .raw("b", FLOAT, &[columns], &floats(&bias));
+    let axis = attr_int("axis", i64::from(!turned));
+    let weights = ["w", "w.scale", "w.zero"];
+    let model = through_codes(model, "x", "x.float", 0.5, 200)
+        .node(node("DequantizeLinear", &weights, &["w.float"]).with(axis));
+    let model = match turned {
+        true => model
+            .node(node("Gemm", &["x.float", "w.float", "b"], &["sum"]).with(attr_int("transB", 1))),
+        false => model
+            .node(node("MatMul", &["x.float", "w.float"], &["product"]))
+            .node(node("Add", &["b", "product"], &["sum"])),
+    };
+    let model = model.node(node("Relu", &["sum"], &["bounded"]));
+    through_codes(model, "bounded", "y", 32.0, 10)
+}
+
+/// The result of [`product`], from sums of integers.
+fn expected_product(rows: usize) -> Vec<f64> {
+    let of = |row: usize, o: usize| {
+        let products = (0..DEPTH)
+            .map(|i| (i64::from(code(row * DEPTH + i)) - 200) * i64::from(weight(o * DEPTH + i)));
+        let sum = products.sum::<i64>() + i64::from(BIAS[o % 3]);
+        let number = sum as f64 * 0.5 * f64::from(SCALES[o % 3]);
+        let code = (number.max(0.0) / 32.0).round_ties_even() + 10.0;
+        (code.clamp(0.0, 255.0) - 10.0) * 32.0
+    };
+    let all = (0..rows).flat_map(|row| (0..COLUMNS).map(move |o| (row, o)));
+    all.map(|(row, o)| of(row, o)).collect()
+}
+
+#[test]
+fn a_product_of_few_rows_between_codes_is_one_of_integers() {
+    for (rows, turned) in [(1, true), (1, false), (3, true), (4, false), (5, true)] {
+        let model = product(&rows.to_string(), turned);
+        let kernels = kernels(&model);
+        assert_eq!(
+            kernels.contains("1 x quantized_conv"),
+            rows < 5,
+            "{kernels}"
+        );
+        let numbers: Vec<f32> = (0..rows * DEPTH)
+            .map(|i| (f32::from(code(i)) - 200.0) * 0.5)
+            .collect();
+        let x = Tensor::from_slice(&[rows, DEPTH], &numbers).expect("fits");
+        let y = run(&model, &x);
+        assert_eq!(y.shape(), [rows, COLUMNS]);
+        assert_eq!(y.to_f64s(), expected_product(rows), "{rows} {turned}");
+    }
+    // As many rows as a run has: numbers.
+    let kernels = kernels(&product("n", true));
+    assert!(!kernels.contains("quantized_conv"), "{kernels}");
+}
+
 #[test]
 fn what_moves_numbers_moves_their_codes() {
     let model = Model::new(&["1", "3", "4", "5"]).opset(13);

@@ -217,9 +217,12 @@ impl Codes {
         // One scale for all, or one for each channel of the result.
         let channels = graph.ty(w).shape[axis].clone();
         let spread = &graph.ty(own.scale).shape;
-        let others = |(i, n): (usize, &Dim)| i == axis || n.is_one();
-        let each = spread.rank() == graph.ty(w).rank()
-            && spread[axis] == channels
+        // A scale of fewer axes is of the last ones.
+        let missing = graph.ty(w).rank().checked_sub(spread.rank())?;
+        let others = |(i, n): (usize, &Dim)| i + missing == axis || n.is_one();
+        let each = axis
+            .checked_sub(missing)
+            .is_some_and(|own| spread[own] == channels)
             && spread.iter().enumerate().all(others);
         let of_all = spread.iter().all(Dim::is_one);
         let weights = is_weight(graph, own.codes) && is_weight(graph, own.scale);
