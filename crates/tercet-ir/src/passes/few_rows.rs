@@ -86,8 +86,8 @@ fn heavy(graph: &Graph, demand: &Demand) -> Vec<bool> {
     let mut heavy = vec![false; graph.len()];
     for (id, node) in graph.nodes() {
         if let Some((_, axes)) = rows_wanted(graph, demand, id) {
-            let rows = node.inputs.iter().zip(axes).filter(|(_, a)| a.is_some());
-            let before = rows.fold(false, |any, (v, _)| any || heavy[v.node.index()]);
+            let mut rows = node.inputs.iter().zip(axes).filter(|(_, a)| a.is_some());
+            let before = rows.any(|(v, _)| heavy[v.node.index()]);
             heavy[id.index()] = is_heavy(&node.op) || before;
         }
     }
