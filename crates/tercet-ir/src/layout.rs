@@ -218,9 +218,14 @@ impl SymLayout {
 
     /// True if the elements lie one after the other from wherever the view starts.
     pub fn is_contiguous(&self) -> bool {
-        SymLayout::dense(&self.shape).is_some_and(|d| {
-            let axes = self.shape.iter().zip(&self.strides).zip(&d.strides);
-            axes.into_iter().all(|((n, a), b)| n.is_one() || a == b)
+        self.is_dense_from(0)
+    }
+
+    /// True if the elements of the axes from this one on lie one after the other, wherever those of an index before it begin.
+    pub fn is_dense_from(&self, axis: usize) -> bool {
+        SymLayout::dense(&self.shape[axis..]).is_some_and(|d| {
+            let axes = self.shape.iter().zip(&self.strides).skip(axis);
+            axes.zip(&d.strides).all(|((n, a), b)| n.is_one() || a == b)
         })
     }
 

@@ -17,6 +17,7 @@ mod spectra;
 #[cfg(feature = "splat")]
 mod splats;
 mod steps;
+mod towers;
 mod training;
 
 use tercet::{Device, DeviceOptions, one_line};
@@ -45,6 +46,7 @@ const GROUPS: &[Group] = &[
     ("maps", kernels::maps),
     ("overhead", kernels::overhead),
     ("bert", models::bert),
+    ("towers", towers::towers),
     ("resize", models::resize),
     ("first_run", models::first_run),
     ("decode", models::decode),

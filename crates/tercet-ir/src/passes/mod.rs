@@ -6,7 +6,7 @@
 //!
 //! Invariants: inputs, parameters and states stay in their order, used or not; outputs and
 //! assignments stay; every value keeps its type; random numbers stay the same. All passes but
-//! `recognize`, `recognize_codes` and `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); those
+//! `recognize`, `recognize_codes`, `factors` and `fuse_epilogue` leave the reference's results bit for bit (NaNs up to their payload); those
 //! save roundings, within the tolerance table.
 //!
 //! Broadcasting is made explicit where it matters: `fuse_elementwise` turns it into index maps, and
@@ -17,10 +17,12 @@ mod channels_last;
 mod checkpoints;
 mod cse;
 mod dce;
+mod few_rows;
 mod fold;
 mod fuse_elementwise;
 mod fuse_epilogue;
 mod pack_qkv;
+mod patches;
 mod precision;
 mod recognize;
 mod rewrite;
@@ -88,6 +90,21 @@ pub const PIPELINE: &[Pass] = &[
         name: "recognize",
         doc: "Attention, RMS norms and activations that are written out become operators.",
         apply: recognize::recognize,
+    },
+    Pass {
+        name: "patches",
+        doc: "Convolutions whose windows lie side by side and whose result is turned to rows become products of patches.",
+        apply: patches::patches,
+    },
+    Pass {
+        name: "few_rows",
+        doc: "Where few rows of a result are read, products, norms and queries before it compute those alone.",
+        apply: few_rows::few_rows,
+    },
+    Pass {
+        name: "factors",
+        doc: "Numbers that rows are multiplied by around a product become factors of its weights, where those are converted.",
+        apply: recognize::factors,
     },
     Pass {
         name: "fuse_epilogue",

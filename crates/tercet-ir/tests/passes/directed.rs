@@ -194,6 +194,6 @@ fn an_unknown_pass_is_refused() {
     assert_eq!(
         error.to_string(),
         "no pass named `fusion`; the pipeline has: recognize_codes, fold_constants, simplify, cse, drop_checkpoints, \
-         recognize, fuse_epilogue, pack_qkv, fuse_elementwise, dce"
+         recognize, patches, few_rows, factors, fuse_epilogue, pack_qkv, fuse_elementwise, dce"
     );
 }

@@ -18,7 +18,7 @@ use crate::rules::Strict;
 use crate::{difference, run};
 
 /// The passes that save roundings.
-const INEXACT: [&str; 2] = ["recognize", "fuse_epilogue"];
+const INEXACT: [&str; 3] = ["recognize", "factors", "fuse_epilogue"];
 
 /// Options without them.
 fn exact() -> CompileOptions {

@@ -125,12 +125,12 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Dense operands have two axes, the rest of the axis taken into it; they are taken as words where
-/// all of them are whole ones.
+/// Operands that are dense from the axis on have the rest of the axis taken into it, and, where they are dense before it as well, all
+/// axes before it as one. They are taken as words where all that is taken together is whole ones.
 fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
     let shape = y.layout.shape();
     let bytes = y.dtype.size_bytes() as u32;
-    if !views.iter().all(|v| v.layout.is_contiguous()) {
+    if !views.iter().all(|v| v.layout.is_dense_from(axis)) {
         let parts = views.iter().map(|v| Part {
             slot: v.slot,
             along: e.num(&v.layout.shape()[axis]),
@@ -144,33 +144,48 @@ fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
             sizes: e.sizes(shape).to_vec(),
         };
     }
+    let is_dense = views.iter().all(|v| v.layout.is_contiguous());
     let parts = views.iter().map(|v| {
         let along = e.numel(&v.layout.shape()[axis..]);
+        let mut strides = match is_dense {
+            true => vec![along],
+            false => e.strides(v)[..axis].to_vec(),
+        };
+        strides.push(Num::ONE);
         Part {
             slot: v.slot,
             along,
-            strides: vec![along, Num::ONE],
+            strides,
             offset: e.offset(v),
         }
     });
     let mut parts: Vec<Part> = parts.collect();
     let mut row = e.numel(&shape[axis..]);
+    let mut sizes = match is_dense {
+        true => vec![e.numel(&shape[..axis])],
+        false => e.sizes(&shape[..axis]).to_vec(),
+    };
+    let axis = sizes.len();
     let are_words = lanes(y.dtype) > 1
-        && parts
-            .iter()
-            .all(|p| are_whole_words(y.dtype, &[p.along, p.offset]));
+        && parts.iter().all(|p| {
+            are_whole_words(y.dtype, &[p.along, p.offset])
+                && are_whole_words(y.dtype, &p.strides[..axis])
+        });
     if are_words {
         for p in &mut parts {
             p.along = in_words(y.dtype, p.along);
             p.offset = in_words(y.dtype, p.offset);
-            p.strides[0] = p.along;
+            for stride in &mut p.strides[..axis] {
+                *stride = in_words(y.dtype, *stride);
+            }
         }
         row = in_words(y.dtype, row);
     }
+    sizes.push(row);
     Joined {
         bytes: if are_words { 4 } else { bytes },
-        axis: 1,
-        sizes: vec![e.numel(&shape[..axis]), row],
+        axis,
+        sizes,
         parts,
     }
 }

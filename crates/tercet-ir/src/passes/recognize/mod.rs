@@ -7,6 +7,7 @@
 //!   ([`activation`]).
 //! - What dequantises codes, convolves, and quantises again -> `QuantizedConv` ([`codes`], a pass of its own, with the next).
 //! - Products with dequantised weights -> `DequantMatMul` ([`code_weights`]).
+//! - Numbers around products whose weights are converted -> factors of the weights ([`factors`], a pass of its own).
 //!
 //! Results differ from the parts by the roundings that are saved.
 
@@ -14,8 +15,10 @@ mod activation;
 mod attention;
 mod code_weights;
 mod codes;
+mod factors;
 mod norm;
 
+pub(super) use self::factors::factors;
 use super::rewrite::{Uses, live_nodes, rebuild};
 use crate::error::CompileError;
 use crate::graph::{Graph, Node, Value};

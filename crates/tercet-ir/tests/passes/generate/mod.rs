@@ -5,6 +5,7 @@
 
 mod codes;
 mod movement;
+mod rows;
 
 use std::collections::BTreeMap;
 
@@ -180,13 +181,16 @@ impl Generator<'_> {
     }
 
     fn step(&mut self) {
-        match self.next(17) {
+        match self.next(20) {
             0..=4 => self.elementwise(),
             5..=9 => self.movement(),
             10 | 11 => self.product(),
             12 => self.line(),
             13 => self.norm(),
             14 | 15 => self.constant(),
+            16 => self.few_rows(),
+            17 => self.patches(),
+            18 => self.factor(),
             _ => self.rare(),
         };
     }
