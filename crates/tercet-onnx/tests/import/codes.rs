@@ -18,10 +18,11 @@ fn floats(list: &[f32]) -> Vec<u8> {
     list.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// The kernels of the CPU, one line each.
+/// The kernels of the CPU, one line each; sizes called `n` are 4 at most.
 fn kernels(model: &Model) -> String {
     let imported = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect("imports");
-    let explained = Device::cpu().explain(&imported.graph, &CompileOptions::default());
+    let options = CompileOptions::default().bound("n", 4);
+    let explained = Device::cpu().explain(&imported.graph, &options);
     let text = explained.expect("explains").to_string();
     let at = text.find("kernels").expect("a list of kernels");
     text[at..].to_string()
