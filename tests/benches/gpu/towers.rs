@@ -62,11 +62,13 @@ fn clip(quick: bool) -> Result<VisionSpec> {
     }))
 }
 
+type Compile = Box<dyn Fn(&Device) -> Result<Box<dyn Executable>>>;
+
 /// One of both models in one dtype, compiled for what it is given.
 struct Tower {
     name: &'static str,
     dtype: DType,
-    compile: Box<dyn Fn(&Device) -> Result<Box<dyn Executable>>>,
+    compile: Compile,
     inputs: Vec<(&'static str, Tensor)>,
 }
 
