@@ -37,7 +37,7 @@ impl OpSpec for Unique {
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
-        tier: Tier::Host,
+        tier: Tier::Composite,
     };
 
     const GRADIENT: Gradient<Self> = Gradient::Rule(rules::index::unique);
@@ -149,7 +149,6 @@ impl OpSpec for Unique {
 impl Graph {
     /// The values of `x`, of any dtype, in ascending order, each once; then the first place of each,
     /// how often each occurs, the number of the value of each element, and how many values there are.
-    /// CPU only.
     ///
     /// # Errors
     /// [`OpError`] when `x` has more elements than `I32` counts.

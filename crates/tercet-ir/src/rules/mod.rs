@@ -20,6 +20,7 @@ mod softmax;
 mod spectral;
 #[cfg(feature = "splat")]
 mod splat;
+mod unique;
 mod util;
 
 use crate::error::OpError;
@@ -57,6 +58,7 @@ pub const RULES: &[&[Rule]] = &[
     recurrent::RULES,
     softmax::RULES,
     spectral::RULES,
+    unique::RULES,
     #[cfg(feature = "splat")]
     splat::RULES,
 ];
