@@ -386,8 +386,15 @@ mod tests {
 
     #[test]
     fn panics_and_errors_are_kept_with_their_texts() {
+        // What it says of failures is for a file: whoever counts the tests of a run reads what this program prints.
+        let path = |what: &str| {
+            let name = format!("tercet-{what}-{}", std::process::id());
+            std::env::temp_dir().join(name)
+        };
+        let (printed, path) = (path("printed"), path("journal"));
         let arguments = Arguments {
             quiet: true,
+            logfile: Some(printed.to_string_lossy().into_owned()),
             ..Arguments::default()
         };
         let given = || {
@@ -401,7 +408,6 @@ mod tests {
                 ("s", Test::asserting("left", || {}).ignored("no device")),
             ]
         };
-        let path = std::env::temp_dir().join(format!("tercet-journal-{}", std::process::id()));
         let journal = Journal::new(File::create(&path).expect("a file"));
         for mut records in [run(&arguments, given()), run_in_short(2, given(), journal)] {
             records.sort_by(|a, b| a.name.cmp(&b.name));
@@ -414,6 +420,8 @@ mod tests {
         let journal = std::fs::read_to_string(&path).expect("written");
         assert_eq!(journal.lines().count(), 6, "{journal}");
         assert!(Journal::unfinished(&journal).is_empty());
-        std::fs::remove_file(path).expect("removed");
+        for file in [printed, path] {
+            std::fs::remove_file(file).expect("removed");
+        }
     }
 }

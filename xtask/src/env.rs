@@ -44,9 +44,6 @@ pub(crate) const SLICE: &str = "TERCET_SLICE";
 /// `1` turns the Vulkan validation layers on in tests; any message then fails the test.
 pub(crate) const VALIDATION: &str = "TERCET_VALIDATION";
 
-/// Cargo's own variable for the program that test binaries are run through.
-pub(crate) const RUNNER: &str = "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER";
-
 /// The folder of all-MiniLM-L6-v2: `model.safetensors`, `config.json`, `tokenizer.json`.
 pub(crate) const MINILM_DIR: &str = "TERCET_MINILM_DIR";
 

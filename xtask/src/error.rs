@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::time::Duration;
 
 /// Each variant names the thing and, where there is one, the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +20,10 @@ pub(crate) enum Error {
     Start { program: String, source: io::Error },
     #[error("`{command}` failed ({status})")]
     Failed { command: String, status: ExitStatus },
+    #[error("`{command}` was killed: it took more than {} s", limit.as_secs())]
+    TimeOut { command: String, limit: Duration },
+    #[error("cannot read what cargo wrote about its build")]
+    CargoMessage(#[source] serde_json::Error),
     #[error(
         "python3 is needed to {purpose} and was not found; on Debian: \
          apt-get install python3 python3-venv"

@@ -1,13 +1,16 @@
 //! Running other programs: a failure to start and a bad exit become typed errors.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::error::Error;
+use crate::error::{self, Error};
 
 /// Runs `command` with our own standard streams and waits for it.
 pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
@@ -24,30 +27,20 @@ pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
     }
 }
 
-/// Runs commands, as many at a time as there are processors; what one prints, also to its standard error, is shown
-/// when it ends.
+/// A command among others that are run side by side, and what it is called in what is printed.
+pub(crate) struct Task {
+    pub(crate) name: String,
+    pub(crate) command: Command,
+}
+
+/// Runs commands, as many at a time as there are processors. What one prints, also to its standard error, is shown
+/// when it ends, with the seconds that it took; one that takes longer than `limit` is killed.
 ///
 /// # Errors
 /// That of the first of them, in their order, that failed; all run to their end.
-pub(crate) fn run_together(commands: Vec<Command>) -> Result<(), Error> {
-    let run = |mut command: Command| {
-        let output = command.stdin(Stdio::null()).output();
-        let output = output.map_err(|source| start_error(&command, source))?;
-        let mut out = std::io::stdout().lock();
-        // Nobody may be reading it.
-        let _ = out.write_all(&output.stderr);
-        let _ = out.write_all(&output.stdout);
-        let _ = out.flush();
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(Error::Failed {
-                command: shown(&command),
-                status: output.status,
-            }),
-        }
-    };
-    let count = commands.len();
-    let waiting = Mutex::new(commands.into_iter().enumerate());
+pub(crate) fn run_together(tasks: Vec<Task>, limit: Duration) -> Result<(), Error> {
+    let count = tasks.len();
+    let waiting = Mutex::new(tasks.into_iter().enumerate());
     let next = || {
         waiting
             .lock()
@@ -56,7 +49,7 @@ pub(crate) fn run_together(commands: Vec<Command>) -> Result<(), Error> {
     };
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let worker = || -> Vec<(usize, Error)> {
-        let ended = std::iter::from_fn(next).map(|(at, command)| (at, run(command)));
+        let ended = std::iter::from_fn(next).map(|(at, task)| (at, run_aside(task, limit)));
         ended
             .filter_map(|(at, result)| Some((at, result.err()?)))
             .collect()
@@ -78,6 +71,61 @@ pub(crate) fn run_together(commands: Vec<Command>) -> Result<(), Error> {
         .into_iter()
         .next()
         .map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// Runs a command and prints what it printed once it has ended.
+fn run_aside(task: Task, limit: Duration) -> Result<(), Error> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let Task { name, mut command } = task;
+    let at = COUNT.fetch_add(1, Ordering::Relaxed);
+    // A file, as whatever a program leaves running would keep a pipe open.
+    let path = std::env::temp_dir().join(format!("xtask-{}-{at}", std::process::id()));
+    let start = Instant::now();
+    let status = {
+        let printed = File::create(&path).map_err(error::file("create", &path))?;
+        let errors = printed.try_clone().map_err(error::file("open", &path))?;
+        command.stdin(Stdio::null()).stdout(printed).stderr(errors);
+        let child = command.spawn();
+        child.and_then(|child| ended(child, start, limit))
+    };
+    let printed = fs::read(&path).map_err(error::file("read", &path));
+    // It is in the folder of what nobody needs.
+    let _ = fs::remove_file(&path);
+    let mut out = std::io::stdout().lock();
+    // Nobody may be reading it.
+    let _ = writeln!(out, "{:5} s  {name}", start.elapsed().as_secs());
+    let _ = out.write_all(&printed?);
+    let _ = out.flush();
+    match status {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(Error::Failed {
+            command: shown(&command),
+            status,
+        }),
+        Ok(None) => Err(Error::TimeOut {
+            command: shown(&command),
+            limit,
+        }),
+        Err(source) => Err(start_error(&command, source)),
+    }
+}
+
+/// How often is looked whether a process has ended.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How a process ended; `None` when it was killed because its time was over.
+fn ended(mut child: Child, start: Instant, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(POLL);
+    }
 }
 
 /// Runs `command` and returns its standard output; its standard error stays visible.
@@ -168,8 +216,21 @@ mod tests {
         assert_eq!(error.to_string(), "`sh -c exit 3` failed (exit status: 3)");
     }
 
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
     #[test]
     fn commands_side_by_side_meet_and_all_end() {
+        let run = |commands: Vec<Command>| {
+            let tasks = commands.into_iter().map(|command| Task {
+                name: "together".to_string(),
+                command,
+            });
+            run_together(tasks.collect(), Duration::from_secs(60))
+        };
         let file = |name: &str| {
             let id = std::process::id();
             std::env::temp_dir().join(format!("xtask-together-{id}-{name}"))
@@ -182,16 +243,28 @@ mod tests {
             command.args(["-c", script]).arg(own).arg(other);
             command
         };
-        run_together(vec![meet(&a, &b), meet(&b, &a)]).unwrap();
-        let mut failing = Command::new("sh");
-        failing.args(["-c", "exit 4"]);
+        run(vec![meet(&a, &b), meet(&b, &a)]).unwrap();
         let mut late = Command::new("sh");
         late.args(["-c", "sleep 0.05; touch \"$0\""]).arg(&c);
-        let error = run_together(vec![failing, late]).unwrap_err();
+        let error = run(vec![sh("exit 4"), late]).unwrap_err();
         assert!(error.to_string().contains("exit 4"), "{error}");
         for path in [a, b, c] {
             std::fs::remove_file(path).unwrap();
         }
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_is_killed_and_named() {
+        let limit = Duration::from_millis(100);
+        let tasks = [sh("exec sleep 60"), sh("printf done")].map(|command| Task {
+            name: "limited".to_string(),
+            command,
+        });
+        let start = Instant::now();
+        let error = run_together(tasks.into(), limit).unwrap_err();
+        assert!(matches!(error, Error::TimeOut { .. }), "{error}");
+        assert!(error.to_string().contains("exec sleep 60"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 
     #[test]

@@ -1,31 +1,31 @@
 //! `cargo xtask test`: every test of the workspace, with what they need set up first.
 //!
-//! Installs the Debian packages of the GPU tests (as root), fetches MiniLM and ONNX models of packages, finds or builds nextest,
-//! then runs:
+//! Installs the Debian packages of the GPU tests (as root), builds all test programs and meanwhile fetches MiniLM, ONNX models of
+//! packages and the newer lavapipe, then runs:
 //!
-//! 1. the tests of the workspace on the machine's own devices, the large suites in a process each, side by side,
-//! 2. those of this package, in a build without the GLSL compiler, which `--all-features` over the
-//!    workspace would bring in,
-//! 3. the Vulkan tests again on a newer lavapipe, which has cooperative matrices,
-//! 4. the doc tests,
-//! 5. the Python module's, where `python3` can make a virtual environment ([`python`]).
+//! 1. the programs ([`programs`]), as many at a time as there are processors: the large suites in a process for each executor
+//!    and share, the others as they are, and the Vulkan tests again on the newer lavapipe, which has cooperative matrices,
+//! 2. the doc tests,
+//! 3. the Python module's, where `python3` can make a virtual environment ([`python`]).
 //!
-//! All but 2 run on code built with the release profile, which is what users get.
+//! All run on code built with the release profile, which is what users get.
 //!
-//! A software driver takes a processor up to seconds to compile a kernel, which is nearly all the time of 1 and 3. So
-//! Vulkan and wgpu run a sixth of each operator's cases each, and it and the newer lavapipe only what tells them from Vulkan
+//! A software driver takes a processor up to seconds to compile a kernel, which is nearly all the time of 1. So
+//! Vulkan and wgpu run a tenth of each operator's cases each, and it and the newer lavapipe only what tells them from Vulkan
 //! ([`NOT_ON_WGPU`], [`ON_NEWER`]); `cargo xtask parity` runs everything on every executor of a machine with a GPU.
 //!
-//! Every pass runs even if one before it failed: one run shows all that is wrong. With arguments for
-//! the test runner only the first two run. The variables of [`env`](mod@crate::env) are set so that
-//! a missing model or executor fails.
+//! Every pass runs even if one before it failed: one run shows all that is wrong. Arguments are `cargo test`'s, which then runs in
+//! the place of all passes. The variables of [`env`](mod@crate::env) are set so that a missing model or executor fails.
 
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
+use crate::process::Task;
+use crate::programs::{self, Program};
 use crate::{cache, env, fetch, lavapipe, process, python, system};
 
 /// What is tested and built together, so that nothing is built again for other features.
@@ -42,15 +42,20 @@ pub(crate) const SELECTION: [&str; 7] = [
 ];
 /// What ships is what is tested.
 const PROFILE: &str = "--release";
-const OWN: [&str; 2] = ["--package", "xtask"];
-const NEXTEST_CONFIG: &str = ".cargo/nextest.toml";
+/// The tests of this package, in a build without the GLSL compiler, which `--all-features` over the workspace would bring in.
+const OWN: [&str; 3] = [PROFILE, "--package", "xtask"];
 
-/// All suites of `tests/src/suites`, over devices that are opened once a process, where nextest would open one
-/// for every test.
+/// All suites of `tests/src/suites`, over devices that are opened once a process.
 const SUITES: &str = "suites";
 
-/// The plans of all cases for all described devices, each of them made once a process.
-const PROGRAMS: &str = "programs";
+/// The Vulkan player, whose own tests run on the newer lavapipe, too.
+const PLAYER: &str = "tercet-vulkan";
+
+/// What takes longest of the other programs: they are started first.
+const LONG: [&str; 0] = [];
+
+/// The longest that a program may take, on a slow machine: it hangs.
+const LIMIT: Duration = Duration::from_secs(1500);
 
 /// An executor, and the processes that share its suites: a software driver keeps some gigabytes of code for its kernels,
 /// one for all tests more than a small machine has.
@@ -60,8 +65,8 @@ const SHARES: [(&str, usize); 3] = [("vulkan", 4), ("wgpu", 3), ("cpu", 1)];
 /// cases of every operator.
 fn sample(executor: &str) -> Option<&'static str> {
     match executor {
-        "vulkan" => Some("0/6"),
-        "wgpu" => Some("1/6"),
+        "vulkan" => Some("0/10"),
+        "wgpu" => Some("1/10"),
         _ => None,
     }
 }
@@ -95,10 +100,12 @@ const SLOW_TO_COMPILE: [&str; 4] = ["dequant_grouped_mat_mul", "fft", "gated_del
 
 /// What passes and rules make of a case is run on the CPU here, and on a GPU by `cargo xtask parity`: a software driver
 /// would compile most kernels twice more. The graphs of gradients are made of operators that are run in all their cases:
-/// two of each, ten of those that torch was asked for, and one training; the others on a GPU.
-const NOT_ON_VULKAN: [&str; 10] = [
+/// two of each, ten of those that torch was asked for, and one training; the others on a GPU. Of the models' references some are run.
+const NOT_ON_VULKAN: [&str; 12] = [
     "/without_passes",
     "/decomposed",
+    "llama/*/more",
+    "minilm/*/more",
     "gradients/*/more",
     "torch/*/more",
     "curves/*/more",
@@ -111,9 +118,12 @@ const NOT_ON_VULKAN: [&str; 10] = [
 
 /// wgpu plays the programs that Vulkan plays, of the same kernels in WGSL. So models that differ by their graphs alone, hundreds of
 /// sentences, long rows and the forms in 16 bits, which differ from F32 in how words are unpacked, are run on Vulkan.
-const NOT_ON_WGPU: [&str; 15] = [
+const NOT_ON_WGPU: [&str; 18] = [
     "minilm/embeddings",
+    "llama/*/more",
     "llama/gguf_q8_0",
+    "llama/long_cache",
+    "llama/parts_agree",
     "gradients/",
     "torch/",
     "curves/",
@@ -128,9 +138,6 @@ const NOT_ON_WGPU: [&str; 15] = [
     "/bf16/",
     "/f16/",
 ];
-
-/// What nextest leaves to [`SUITES`] and [`PROGRAMS`], which it would give a process for each test.
-const NOT_SUITES: &str = "not binary(suites) - binary(programs)";
 
 /// What of the suites runs on the newer lavapipe, which has cooperative matrices of F16: what is computed with them, each
 /// case as it is, one of three. It takes three times as long to compile a kernel as the one of Debian 12; all cases run on
@@ -147,66 +154,63 @@ const ON_NEWER: [&str; 7] = [
 const SAMPLE_ON_NEWER: &str = "0/5";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
-/// The Vulkan player's own tests, as nextest's filter.
-const PLAYER: &str = "package(tercet-vulkan)";
-
-/// Runs the tests; `args` go to the test runner. The newer lavapipe and the doc tests have filters of
-/// their own or none, so they run only when there are no `args`.
+/// Runs the tests; with `args` those that they choose.
 pub(crate) fn run(args: &[OsString]) -> Result<(), Error> {
     let ci = is_ci();
     system::prepare(ci);
     let cache = cache::dir()?;
-    let onnx_models = fetch::onnx_models(&cache);
-    if let Err(error) = &onnx_models {
-        eprintln!("NOT RUN: the ONNX models of packages");
-        eprintln!("  because: {error}");
-    }
-    let setup = Setup {
-        minilm: fetch::minilm(&cache)?,
-        has_onnx_models: onnx_models.is_ok(),
-        nextest: timed("test runner", || nextest(&cache))?,
-        cache,
-        ci,
-    };
-    let mut tests = setup.tests();
-    tests.args(SELECTION).args(args);
     if !args.is_empty() {
-        let tests = process::run(&mut tests);
-        return tests.and(process::run(setup.own_tests().args(args)));
-    }
-    if setup.nextest.is_some() {
-        tests.args(["--filterset", NOT_SUITES]);
+        return some(args, &Setup::new(cache, ci)?);
     }
     println!("{}", compiler()?);
-    let tests = timed("building, and tests one by one", || {
-        process::run(&mut tests)
+    // What comes over the network needs no processor.
+    let (setup, newer, built) = thread::scope(|scope| {
+        let fetched = scope.spawn(|| (Setup::new(cache.clone(), ci), lavapipe::fetch(&cache)));
+        let built = timed("building", all_programs);
+        let (setup, newer) = fetched
+            .join()
+            .unwrap_or_else(|e| std::panic::resume_unwind(e));
+        (setup, newer, built)
     });
-    let suites = timed("suites", || match setup.nextest {
-        // A software driver makes its code on one thread a device: side by side they fill the machine.
-        Some(_) => process::run_together(setup.suites()),
-        None => Ok(()),
-    });
-    let own = timed("tests of xtask", || process::run(&mut setup.own_tests()));
-    let newer = timed("newer lavapipe", || match lavapipe::fetch(&setup.cache) {
-        Ok(_) => process::run_together(setup.on_newer_lavapipe().into()),
+    let (setup, programs) = (setup?, built?);
+    let mut tasks = setup.tasks(&programs);
+    match newer {
+        Ok(_) => tasks.extend(setup.on_newer_lavapipe(&programs)),
         Err(error) => {
             eprintln!("NOT RUN: the Vulkan tests on a newer lavapipe, with cooperative matrices");
             eprintln!("  because: {error}");
-            Ok(())
         }
-    });
+    }
+    let tests = timed("test programs", || process::run_together(tasks, LIMIT));
     let mut doc = process::cargo();
     doc.args(["test", "--doc"]).args(SELECTION);
     let doc = timed("doc tests", || process::run(setup.prepare(&mut doc)));
-    let python = timed("Python", || match setup.ci || python::is_possible() {
+    let python = timed("Python", || match ci || python::is_possible() {
         true => python::run(false),
         false => {
             eprintln!("NOT RUN: the Python module; it needs python3 with the module venv");
             Ok(())
         }
     });
-    let all = [suites, own, newer, doc, python];
-    all.into_iter().fold(tests, Result::and)
+    tests.and(doc).and(python)
+}
+
+/// The tests that the arguments of `cargo test` choose.
+fn some(args: &[OsString], setup: &Setup) -> Result<(), Error> {
+    let of = |selection: &[&str]| {
+        let mut cargo = process::cargo();
+        cargo.args(["test", "--no-fail-fast"]).args(selection);
+        process::run(setup.prepare(cargo.args(args)))
+    };
+    let tests = of(&SELECTION);
+    tests.and(of(&OWN))
+}
+
+/// Every test program of the workspace.
+fn all_programs() -> Result<Vec<Program>, Error> {
+    let mut programs = programs::build(&SELECTION)?;
+    programs.extend(programs::build(&OWN)?);
+    Ok(programs)
 }
 
 /// Runs a pass and says how long it took: where the time of a machine goes.
@@ -229,89 +233,93 @@ struct Setup {
     minilm: PathBuf,
     /// Whether those that packages carry are in the cache.
     has_onnx_models: bool,
-    nextest: Option<PathBuf>,
     ci: bool,
 }
 
 impl Setup {
-    /// The test runner, before its selection: nextest, or plain `cargo test` without it.
-    fn tests(&self) -> Command {
-        let mut command = match &self.nextest {
-            Some(program) => nextest_run(program),
-            None => {
-                let mut cargo = process::cargo();
-                cargo.args(["test", "--tests", "--no-fail-fast"]);
-                cargo
-            }
-        };
-        self.prepare(&mut command);
-        command
+    /// Fetches what is missing.
+    fn new(cache: PathBuf, ci: bool) -> Result<Setup, Error> {
+        let onnx_models = fetch::onnx_models(&cache);
+        if let Err(error) = &onnx_models {
+            eprintln!("NOT RUN: the ONNX models of packages");
+            eprintln!("  because: {error}");
+        }
+        Ok(Setup {
+            minilm: fetch::minilm(&cache)?,
+            has_onnx_models: onnx_models.is_ok(),
+            cache,
+            ci,
+        })
     }
 
-    fn own_tests(&self) -> Command {
-        let mut command = self.tests();
-        command.args(OWN);
-        if self.nextest.is_some() {
-            // The filter may be for the others.
-            command.arg("--no-tests=pass");
-        }
-        command
-    }
-
-    /// The suites on each executor, in processes of their own, and what else is one process.
-    fn suites(&self) -> Vec<Command> {
-        let mut all = Vec::new();
-        for (executor, n) in SHARES {
-            for at in 0..n {
-                let mut command = self.suites_on(executor, &skipped(executor));
-                command.env(env::SLICE, format!("{at}/{n}"));
-                all.push(command);
+    /// The suites on each executor in processes of their own, then the other programs, those that take longest first.
+    fn tasks(&self, programs: &[Program]) -> Vec<Task> {
+        let (suites, mut others): (Vec<_>, Vec<_>) =
+            programs.iter().partition(|p| p.target == SUITES);
+        let mut tasks = Vec::new();
+        for suites in suites {
+            for (executor, n) in SHARES {
+                for at in 0..n {
+                    let mut command = suites.command();
+                    self.suites_on(&mut command, executor, &skipped(executor));
+                    if let Some(part) = sample(executor) {
+                        command.env(env::SAMPLE, part);
+                    }
+                    command.env(env::SLICE, format!("{at}/{n}"));
+                    let name = format!("{} on {executor}, {} of {n}", suites.name(), at + 1);
+                    tasks.push(Task { name, command });
+                }
             }
         }
-        all.push(self.together(PROGRAMS));
-        all
+        others.sort_by_key(|p| !LONG.contains(&p.target.as_str()));
+        tasks.extend(others.into_iter().map(|p| self.one_by_one(p, p.command())));
+        tasks
     }
 
     /// The suites on an executor, but for tests that match a pattern.
-    fn suites_on(&self, executor: &str, skipped: &[String]) -> Command {
-        let mut command = self.together(SUITES);
-        command.env(env::EXECUTORS, executor);
+    fn suites_on(&self, command: &mut Command, executor: &str, skipped: &[String]) {
+        command.env(env::EXECUTORS, executor).arg("--quiet");
         if !skipped.is_empty() {
             command.env(env::SKIP, skipped.join(","));
         }
-        if let Some(part) = sample(executor) {
-            command.env(env::SAMPLE, part);
-        }
-        command
+        self.prepare(command);
     }
 
-    /// All tests of a target in one process.
-    fn together(&self, target: &str) -> Command {
-        let mut command = process::cargo();
-        command.args(["test", "--no-fail-fast"]).args(SELECTION);
-        command.args(["--test", target, "--", "--quiet"]);
+    /// A program whose tests run one after another, as another program runs beside it.
+    fn one_by_one(&self, program: &Program, mut command: Command) -> Task {
+        command.args(["--quiet", "--test-threads", "1"]);
         self.prepare(&mut command);
-        command
+        Task {
+            name: program.name(),
+            command,
+        }
     }
 
     /// The tests of the Vulkan player, and of the suites [`ON_NEWER`].
-    fn on_newer_lavapipe(&self) -> [Command; 2] {
-        // The same selection as before, so that nothing is built again for other features.
-        let mut player = self.tests();
-        match self.nextest {
-            Some(_) => player.args(SELECTION).args(["--filterset", PLAYER]),
-            None => player.args([PROFILE, "--package", "tercet-vulkan", "--all-features"]),
-        };
-        let mut parity = self.suites_on("vulkan", &NOT_ON_NEWER.map(String::from));
-        parity.env(env::TESTS, ON_NEWER.join(","));
-        parity.env(env::SAMPLE, SAMPLE_ON_NEWER);
+    fn on_newer_lavapipe(&self, programs: &[Program]) -> Vec<Task> {
         let script = process::root().join("xtask").join("newer-lavapipe");
-        [player, parity].map(|mut command| {
-            command.env(env::RUNNER, &script);
-            command.env(env::REQUIRE, env::REQUIRE_NEWER);
-            command.env(env::CACHE_DIR, &self.cache);
-            command
-        })
+        let chosen = programs
+            .iter()
+            .filter(|p| p.target == SUITES || p.package == PLAYER);
+        let tasks = chosen.map(|program| {
+            let command = program.through(&script);
+            let mut task = match program.target == SUITES {
+                true => {
+                    let mut command = command;
+                    self.suites_on(&mut command, "vulkan", &NOT_ON_NEWER.map(String::from));
+                    command.env(env::TESTS, ON_NEWER.join(","));
+                    command.env(env::SAMPLE, SAMPLE_ON_NEWER);
+                    let name = program.name();
+                    Task { name, command }
+                }
+                false => self.one_by_one(program, command),
+            };
+            task.name += ", on a newer lavapipe";
+            task.command.env(env::REQUIRE, env::REQUIRE_NEWER);
+            task.command.env(env::CACHE_DIR, &self.cache);
+            task
+        });
+        tasks.collect()
     }
 
     fn prepare<'a>(&self, command: &'a mut Command) -> &'a mut Command {
@@ -347,45 +355,11 @@ fn compiler() -> Result<String, Error> {
     ))
 }
 
-/// The program of `PROGRAM nextest`: cargo where it has the command, else the binary from the cache
-/// folder, built into it once. `None` when building fails: the tests then run under plain
-/// `cargo test`.
-fn nextest(cache: &Path) -> Result<Option<PathBuf>, Error> {
-    if process::works(process::cargo().args(["nextest", "--version"])) {
-        return Ok(Some(PathBuf::from(process::cargo().get_program())));
-    }
-    let tools = cache.join("tools");
-    let binary = tools.join("bin").join("cargo-nextest");
-    if !process::works(Command::new(&binary).args(["nextest", "--version"])) {
-        eprintln!(
-            "building cargo-nextest into {} (once, some minutes)",
-            tools.display()
-        );
-        let mut cargo = process::cargo();
-        // Neither its updates, which bring in half of its dependencies, nor its speed are of use here.
-        cargo
-            .args(["install", "cargo-nextest", "--locked", "--debug"])
-            .args(["--no-default-features", "--features", "default-no-update"])
-            .arg("--root")
-            .arg(&tools)
-            .env("CARGO_PROFILE_DEV_DEBUG", "0");
-        if let Err(error) = process::run(&mut cargo) {
-            eprintln!("{error}: running the tests under plain cargo test");
-            return Ok(None);
-        }
-    }
-    Ok(Some(binary))
-}
-
-fn nextest_run(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.current_dir(process::root());
-    command.args(["nextest", "run", "--config-file", NEXTEST_CONFIG].map(OsStr::new));
-    command
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::path::Path;
+
     use super::*;
 
     fn setup(ci: bool) -> Setup {
@@ -393,9 +367,18 @@ mod tests {
             cache: PathBuf::from("/cache"),
             minilm: PathBuf::from("/cache/minilm"),
             has_onnx_models: false,
-            nextest: Some(PathBuf::from("cargo")),
             ci,
         }
+    }
+
+    fn programs() -> [Program; 4] {
+        [
+            ("tercet-ir", "agreement"),
+            ("tests", SUITES),
+            (PLAYER, "play"),
+            (PLAYER, "canary"),
+        ]
+        .map(|(package, target)| programs::example(package, target))
     }
 
     fn variable<'a>(command: &'a Command, name: &str) -> Option<&'a OsStr> {
@@ -409,52 +392,61 @@ mod tests {
             (false, "cpu", None),
             (true, "cpu,wgpu,vulkan", Some(OsStr::new("1"))),
         ] {
-            let command = setup(ci).tests();
-            let model = Some(OsStr::new("/cache/minilm"));
-            assert_eq!(variable(&command, env::MINILM_DIR), model);
-            for (name, expected) in [
-                (env::REQUIRE, Some(OsStr::new(required))),
-                (env::VALIDATION, validation),
-            ] {
-                // What the caller set stays.
-                let inherited = std::env::var_os(name).is_some_and(|value| !value.is_empty());
-                let expected = expected.filter(|_| !inherited);
-                assert_eq!(variable(&command, name), expected, "{name}");
+            for task in setup(ci).tasks(&programs()) {
+                let model = Some(OsStr::new("/cache/minilm"));
+                assert_eq!(variable(&task.command, env::MINILM_DIR), model);
+                for (name, expected) in [
+                    (env::REQUIRE, Some(OsStr::new(required))),
+                    (env::VALIDATION, validation),
+                ] {
+                    // What the caller set stays.
+                    let inherited = std::env::var_os(name).is_some_and(|value| !value.is_empty());
+                    let expected = expected.filter(|_| !inherited);
+                    assert_eq!(variable(&task.command, name), expected, "{name}");
+                }
             }
         }
     }
 
     #[test]
     fn the_newer_lavapipe_is_reached_through_the_runner() {
-        for command in setup(true).on_newer_lavapipe() {
-            let script = variable(&command, env::RUNNER).map(Path::new);
-            assert!(script.is_some_and(Path::is_file), "{script:?}");
+        let tasks = setup(true).on_newer_lavapipe(&programs());
+        assert_eq!(tasks.len(), 3);
+        for Task { name, command } in tasks {
+            assert!(Path::new(command.get_program()).is_file(), "{name}");
             let required = variable(&command, env::REQUIRE);
-            assert_eq!(required, Some(OsStr::new(env::REQUIRE_NEWER)));
+            assert_eq!(required, Some(OsStr::new(env::REQUIRE_NEWER)), "{name}");
         }
     }
 
     #[test]
-    fn every_executor_has_all_suites_in_the_profile_that_ships() {
-        let commands = setup(true).suites();
+    fn every_executor_has_all_suites_and_every_other_program_runs_once() {
+        let tasks = setup(true).tasks(&programs());
         for executor in env::REQUIRE_CI.split(',') {
-            let on = |c: &&Command| variable(c, env::EXECUTORS) == Some(OsStr::new(executor));
-            let slices: Vec<_> = commands.iter().filter(on).collect();
+            let on = |t: &&Task| variable(&t.command, env::EXECUTORS) == Some(OsStr::new(executor));
+            let slices: Vec<_> = tasks.iter().filter(on).collect();
             let n = slices.len();
             assert!(n > 0, "{executor}");
-            for (at, command) in slices.into_iter().enumerate() {
+            for (at, task) in slices.into_iter().enumerate() {
                 let slice = format!("{at}/{n}");
-                assert_eq!(variable(command, env::SLICE), Some(OsStr::new(&slice)));
-                assert!(command.get_args().any(|arg| arg == PROFILE), "{executor}");
+                let found = variable(&task.command, env::SLICE);
+                assert_eq!(found, Some(OsStr::new(&slice)));
             }
         }
+        let others = tasks
+            .iter()
+            .filter(|t| variable(&t.command, env::EXECUTORS).is_none());
+        let others: Vec<_> = others.map(|t| t.name.as_str()).collect();
+        let named = [
+            "tercet-ir agreement",
+            "tercet-vulkan play",
+            "tercet-vulkan canary",
+        ];
+        assert_eq!(others, named);
     }
 
     #[test]
-    fn nextest_reads_the_committed_configuration() {
-        let command = nextest_run(Path::new("cargo"));
-        let args: Vec<_> = command.get_args().collect();
-        assert_eq!(args, ["nextest", "run", "--config-file", NEXTEST_CONFIG]);
-        assert!(process::root().join(NEXTEST_CONFIG).is_file());
+    fn everything_is_built_in_the_profile_that_ships() {
+        assert!(SELECTION.contains(&PROFILE) && OWN.contains(&PROFILE));
     }
 }
