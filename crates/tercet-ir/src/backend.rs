@@ -200,7 +200,28 @@ pub trait Executable: Send {
     /// [`RunError`] that names the input, output or symbol.
     fn submit(&mut self, inputs: &[(&str, &Tensor)], wanted: Wanted<'_>) -> Result<(), RunError>;
 
-    /// Waits for the run started last and writes the wanted outputs into `outputs`, whose memory is
+    /// Starts a run behind the one under way, before its results are there: the device goes from one to the other without
+    /// waiting for the host. `carried` are inputs, each with the output of the run under way that it takes its value from, of
+    /// the same type; `inputs` are the others. [`Executable::wait`] gives the results of the older run first. Two runs are under way at
+    /// most.
+    ///
+    /// False, and nothing is started, where the executor cannot: without a run under way or with another behind it, for other sizes
+    /// than those of that run, where data decides what is played, and on those that compute while they submit. Whoever
+    /// called then waits, and submits as ever.
+    ///
+    /// Where data makes the older run fail, so does the run behind it work on what it was not meant for: states are not
+    /// those before, as they are after a run that fails alone.
+    ///
+    /// # Errors
+    /// [`RunError`] that names the input, output or symbol; nothing is started, and the run under way goes on.
+    fn submit_behind(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        carried: &[(&str, &str)],
+        wanted: Wanted<'_>,
+    ) -> Result<bool, RunError>;
+
+    /// Waits for the run under way, the older one of two, and writes the wanted outputs into `outputs`, whose memory is
     /// reused; without such a run `outputs` is emptied.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! for all players: names, types and sizes are checked, I64 is narrowed and widened, numbers are
 //! computed, faults become errors that name node and index.
 
+mod behind;
 mod executable;
 mod inputs;
 mod play;
@@ -38,11 +39,34 @@ pub struct Read {
     pub bytes: u64,
 }
 
+/// What the device puts into place between a run and the one behind it.
+#[derive(Clone, Copy, Debug)]
+pub enum Put<'a> {
+    /// Bytes of the host, whole words.
+    Bytes {
+        /// The buffer.
+        buffer: Buffer,
+        /// Where they go, a multiple of 4.
+        offset_bytes: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// A range of one buffer, into another.
+    Copy {
+        /// The range.
+        from: Read,
+        /// The other buffer.
+        buffer: Buffer,
+        /// Where it goes, a multiple of 4.
+        offset_bytes: u64,
+    },
+}
+
 /// The device side of one executable.
 ///
 /// A driver holds the buffers of [`Program::buffers`], zeroed at first but for the constants, which
-/// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`
-/// and `poll_done` are called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
+/// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`,
+/// `poll_done` and `submit_behind` are called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
 pub trait Driver: Send + Sized + 'static {
     /// The executor's name.
     const NAME: &'static str;
@@ -83,7 +107,21 @@ pub trait Driver: Send + Sized + 'static {
         reads: &[Read],
     ) -> Result<(), RunError>;
 
-    /// Waits for the submission and gives the bytes of each of its reads, in order.
+    /// Starts a run of a program without control flow behind the submission that is not waited for yet, once these things are
+    /// in their places, and copies for `reads` after it. `changed` as for [`Driver::submit`]. There is one such submission at a time.
+    /// False, and nothing is started, where the driver cannot.
+    ///
+    /// # Errors
+    /// As [`Driver::write`].
+    fn submit_behind(
+        &mut self,
+        launch: &Launch,
+        changed: bool,
+        puts: &[Put<'_>],
+        reads: &[Read],
+    ) -> Result<bool, RunError>;
+
+    /// Waits for the submission, the older one of two, and gives the bytes of each of its reads, in order.
     ///
     /// # Errors
     /// As [`Driver::write`].
@@ -175,6 +213,8 @@ pub struct GpuExecutable<D: Driver> {
     params_set: Vec<bool>,
     prepared: bool,
     flight: Option<Flight>,
+    /// The run that was started behind it.
+    behind: Option<Flight>,
     last: Option<Bindings>,
     reads: Vec<Read>,
     /// The records of data checks, read after every run.
@@ -212,6 +252,7 @@ impl<D: Driver> GpuExecutable<D> {
             random: Random::default(),
             prepared: false,
             flight: None,
+            behind: None,
             last: None,
             reads: Vec::new(),
             scratch: Vec::new(),
@@ -256,7 +297,7 @@ impl<D: Driver> GpuExecutable<D> {
         }
         {
             let _span = tracing::debug_span!("numbers").entered();
-            self.changed |= self.compute(&program)?;
+            self.changed |= self.compute(&program, self.random)?;
         }
         if !self.prepared && !program.prepare.is_empty() {
             let _span = tracing::debug_span!("prepare").entered();
@@ -312,15 +353,21 @@ impl<D: Driver> GpuExecutable<D> {
         Ok(())
     }
 
-    /// Finishes a run that nobody waited for: its results are dropped, but it counts.
+    /// Finishes the runs that nobody waited for: their results are dropped, but they count.
     fn land(&mut self) -> Result<(), RunError> {
+        self.land_one()?;
+        // There is another where one was started behind it.
+        self.land_one()
+    }
+
+    fn land_one(&mut self) -> Result<(), RunError> {
         match self.play_on() {
             Ok(()) => {}
             Err(e @ (RunError::DeviceLost { .. } | RunError::OutOfMemory { .. })) => return Err(e),
             // It failed by its data, which concerns nobody.
             Err(_) => {}
         }
-        let Some(flight) = self.flight.take() else {
+        let Some(flight) = self.first_flight() else {
             return Ok(());
         };
         let (program, launch, mut failed) = (&self.program, &self.launch, false);
@@ -332,6 +379,11 @@ impl<D: Driver> GpuExecutable<D> {
             self.ended(flight);
         }
         Ok(())
+    }
+
+    /// Takes the run under way; what was started behind it is under way from now on.
+    fn first_flight(&mut self) -> Option<Flight> {
+        std::mem::replace(&mut self.flight, self.behind.take())
     }
 
     /// A run was completed.
@@ -348,7 +400,7 @@ impl<D: Driver> GpuExecutable<D> {
     /// [`RunError::Node`] when a check of data failed; states are then as before the run.
     pub fn finish(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.play_on()?;
-        let Some(flight) = self.flight.take() else {
+        let Some(flight) = self.first_flight() else {
             outputs.clear();
             return Ok(());
         };
@@ -385,16 +437,16 @@ impl<D: Driver> GpuExecutable<D> {
     }
 
     /// Computes the numbers if the sizes, or what depends on the count of runs, changed.
-    fn compute(&mut self, program: &Program) -> Result<bool, RunError> {
-        let same = self.launched.as_ref().is_some_and(|(sizes, random)| {
-            *sizes == self.sizes && (*random == self.random || !program.tape.draws())
+    fn compute(&mut self, program: &Program, random: Random) -> Result<bool, RunError> {
+        let same = self.launched.as_ref().is_some_and(|(sizes, launched)| {
+            *sizes == self.sizes && (*launched == random || !program.tape.draws())
         });
         if same {
             return Ok(false);
         }
         self.launched = None;
-        self.launch.compute(program, &self.sizes, self.random)?;
-        self.launched = Some((self.sizes.clone(), self.random));
+        self.launch.compute(program, &self.sizes, random)?;
+        self.launched = Some((self.sizes.clone(), random));
         Ok(true)
     }
 

@@ -38,7 +38,7 @@ mod walk;
 
 pub use caps::{Caps, CoopBlock, CoopShape, CoopType};
 pub use device::{Device, Kind, Said};
-pub use driver::{Driver, Fetched, GpuExecutable, Read, SharedBuffer};
+pub use driver::{Driver, Fetched, GpuExecutable, Put, Read, SharedBuffer};
 pub use emit::{Emit, View};
 pub use families::gemm_coop;
 pub use families::{FAMILIES, Family, PlanTarget, kernels};

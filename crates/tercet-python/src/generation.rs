@@ -41,6 +41,7 @@ fn written(
     }
     generator.set_seed(request.seed);
     generator.skip_logits();
+    generator.run_ahead();
     let options = WriteOptions {
         max_tokens: request.max_tokens,
         stop: &request.stop,

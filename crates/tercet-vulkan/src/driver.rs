@@ -1,5 +1,6 @@
 //! The device side of one executable: buffers, recorded commands, submission, reading back.
 
+mod behind;
 mod recording;
 mod shared;
 mod transfers;
@@ -11,7 +12,9 @@ use std::task::{Context, Poll};
 use ash::vk;
 use smallvec::SmallVec;
 use tercet_ir::RunError;
-use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Read, StageId};
+use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Put, Read, StageId};
+
+use self::behind::{Behind, Older};
 
 use crate::backend::Shared;
 use crate::bind::{Calls, copy_kernel, flatten};
@@ -85,6 +88,10 @@ pub struct VulkanDriver {
     gap_reads: Readback,
     /// The last submission was a run with reads.
     running: bool,
+    /// The run before it, where it was started behind one that is not waited for yet.
+    older: Option<Older>,
+    /// What such runs need, from the first on.
+    behind: Option<Behind>,
     /// The times of stages played in this run, where data decides which are, and the first timestamp.
     times: Vec<(usize, u64, u64)>,
     origin: Option<u64>,
@@ -161,6 +168,8 @@ impl VulkanDriver {
             single_read: Readback::new(),
             gap_reads: Readback::new(),
             running: false,
+            older: None,
+            behind: None,
             times: Vec::new(),
             origin: None,
             last: Ticket::default(),
@@ -187,6 +196,10 @@ impl VulkanDriver {
         let (words, grids) = (self.words.bytes_mut(), self.grids.bytes_mut());
         self.buffers.loaded.calls.write(launch, words, grids);
         self.numbers = true;
+        if let Some(behind) = &mut self.behind {
+            let [words, grids] = &mut behind.numbers;
+            self.buffers.loaded.calls.write(launch, words, grids);
+        }
     }
 
     /// Waits for everything that this driver started.
@@ -198,7 +211,7 @@ impl VulkanDriver {
     /// Submits command buffers of this driver.
     fn start(&mut self, commands: &[vk::CommandBuffer]) -> Result<(), GpuError> {
         // SAFETY: they are recorded; the driver waits for one submission before it makes the next, but for
-        // stages of a loop, which may be pending more than once; it keeps what they use until the last one
+        // stages of a loop and runs behind others, which may be pending more than once; it keeps what they use until the last one
         // is done.
         self.last = unsafe { self.shared.device.submit(commands) }?;
         self.counters.submissions += 1;
@@ -215,15 +228,9 @@ impl VulkanDriver {
         // Transfers of this driver use other command buffers, runs use these.
         self.record()?;
         let is_plain = self.buffers.loaded.program.flow.is_empty();
-        let has_grids = self.buffers.loaded.calls.grids_bytes() > 0 && is_plain;
-        let recorded = self.recorded.as_mut().filter(|_| has_grids);
-        let grids = recorded.and_then(|r| r.count(launch));
-        let mut commands: SmallVec<[vk::CommandBuffer; 8]> = SmallVec::new();
-        for stage in stages {
-            commands.extend(self.record_run(*stage, &launch.chosen, grids)?);
-        }
+        let mut commands = self.run_commands(launch, stages)?;
         if !reads.is_empty() {
-            self.record_reads(reads)?;
+            self.record_reads(reads, None)?;
         }
         if changed || !self.numbers {
             // A run that ended early may have left something on its way.
@@ -246,6 +253,23 @@ impl VulkanDriver {
             recorded.stamped = true;
         }
         Ok(())
+    }
+
+    /// The commands of stages.
+    fn run_commands(
+        &mut self,
+        launch: &Launch,
+        stages: &[StageId],
+    ) -> Result<SmallVec<[vk::CommandBuffer; 8]>, GpuError> {
+        let is_plain = self.buffers.loaded.program.flow.is_empty();
+        let has_grids = self.buffers.loaded.calls.grids_bytes() > 0 && is_plain;
+        let recorded = self.recorded.as_mut().filter(|_| has_grids);
+        let grids = recorded.and_then(|r| r.count(launch));
+        let mut commands = SmallVec::new();
+        for stage in stages {
+            commands.extend(self.record_run(*stage, &launch.chosen, grids)?);
+        }
+        Ok(commands)
     }
 
     /// Submits stages one by one and notes their times: they write the same timestamps.
@@ -317,7 +341,23 @@ impl Driver for VulkanDriver {
         Ok(self.submit_run(launch, stages, changed, reads)?)
     }
 
+    fn submit_behind(
+        &mut self,
+        launch: &Launch,
+        changed: bool,
+        puts: &[Put<'_>],
+        reads: &[Read],
+    ) -> Result<bool, RunError> {
+        Ok(self.start_behind(launch, changed, puts, reads)?)
+    }
+
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
+        if let Some(older) = self.older.take() {
+            self.shared.device.check_lost()?;
+            self.shared.device.wait(older.ticket)?;
+            self.run_reads[older.reading].take(take);
+            return Ok(());
+        }
         self.finish()?;
         if let Some(reads) = self.run_reads.get(self.reading).filter(|_| self.running) {
             reads.take(take);
@@ -338,7 +378,11 @@ impl Driver for VulkanDriver {
     }
 
     fn poll_done(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RunError>> {
-        Poll::Ready(self.finish().map_err(RunError::from))
+        let done = match self.older {
+            Some(older) => self.shared.device.wait(older.ticket),
+            None => self.finish(),
+        };
+        Poll::Ready(done.map_err(RunError::from))
     }
 
     fn fetch(&mut self, read: Read) -> Result<Fetched, RunError> {

@@ -208,6 +208,8 @@ pub(crate) struct Player<'a, F> {
     pub(crate) grids: &'a Memory,
     /// The grids of [`Program::steps`] where the commands are for these alone.
     pub(crate) known: Option<&'a [[u32; 3]]>,
+    /// The commands may be submitted again while they are pending.
+    pub(crate) again: bool,
     pub(crate) memory: F,
 }
 
@@ -221,7 +223,7 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
         queries: Option<&Queries>,
     ) -> Result<(), GpuError> {
         // A loop submits its stages again while they are pending.
-        let usage = match self.program.flow.is_empty() {
+        let usage = match self.program.flow.is_empty() && !self.again {
             true => vk::CommandBufferUsageFlags::empty(),
             false => vk::CommandBufferUsageFlags::SIMULTANEOUS_USE,
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tercet_ir::{CompileError, RunError};
-use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Read, StageId};
+use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Put, Read, StageId};
 
 use crate::below;
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
@@ -33,8 +33,13 @@ pub struct WgpuDriver {
     groups: Option<Groups>,
     ahead: Ahead,
     inputs: Inputs,
-    readback: Readback,
+    /// Where results go: those of a run, and of one behind it.
+    readbacks: [Readback; 2],
+    /// Which of them the run started last has.
+    reading: usize,
     flight: Option<Flight>,
+    /// The run before it, where it was started behind one that is not waited for yet; its results go into the other.
+    older: Option<Flight>,
     /// The numbers as bytes, kept for its memory.
     numbers: Vec<u8>,
     /// Bytes written since the last submission.
@@ -118,8 +123,10 @@ impl WgpuDriver {
             groups: None,
             ahead: Ahead::default(),
             inputs: Inputs::default(),
-            readback: Readback::default(),
+            readbacks: Default::default(),
+            reading: 0,
             flight: None,
+            older: None,
             numbers: Vec::new(),
             unsent: 0,
             timer: None,
@@ -229,14 +236,16 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// The commands of a run: its calls and the copies of what is read. `waits` is what [`Made::waits`] says, if wgpu does
+    /// The commands of a run: its calls and the copies of what is read into these buffers. `waits` is what [`Made::waits`] says, if wgpu does
     /// not find out itself.
     fn commands(
         &self,
         played: &Played,
+        into: usize,
         timer: Option<&Timer>,
         waits: Option<Vec<bool>>,
     ) -> wgpu::CommandBuffer {
+        let readback = &self.readbacks[into];
         let mut encoder = (self.gpu.device).create_command_encoder(&Default::default());
         if let Some(groups) = &self.groups {
             let steps = &self.made.script.steps;
@@ -245,9 +254,9 @@ impl WgpuDriver {
                 (self.made).encode(&mut encoder, calls, groups, &played.grids, timer);
             }
         }
-        (self.readback).copy(&mut encoder, &self.buffers, &played.reads);
+        readback.copy(&mut encoder, &self.buffers, &played.reads);
         if let Some(timer) = timer {
-            let (to, at) = self.readback.spot(played.reads.len());
+            let (to, at) = readback.spot(played.reads.len());
             timer.resolve(&mut encoder, self.timed.len(), to, at);
         }
         // wgpu gives the driver all commands at once, now.
@@ -257,11 +266,12 @@ impl WgpuDriver {
         }
     }
 
-    /// Runs the steps of stages and the copies of `reads`.
+    /// Runs the steps of stages and the copies of `reads`, after what is `first`.
     fn play(
         &mut self,
         launch: &Launch,
         stages: &[StageId],
+        first: Option<wgpu::CommandBuffer>,
         reads: &[Read],
     ) -> Result<(), RunError> {
         let gpu = Arc::clone(&self.gpu);
@@ -276,8 +286,9 @@ impl WgpuDriver {
         }
         let times = (!self.timed.is_empty()).then(|| Timer::bytes(self.timed.len()));
         let sizes = reads.iter().map(|r| r.bytes).chain(times);
-        self.readback.prepare(&gpu, sizes)?;
-        let ahead = self.ahead.take(&played);
+        let into = self.reading;
+        self.readbacks[into].prepare(&gpu, sizes)?;
+        let ahead = self.ahead.take(&played, into);
         let again = self.ahead.is_again(&played);
         let is_timed = self.timer.is_some() && !self.timed.is_empty();
         let made = Arc::clone(&self.made);
@@ -285,18 +296,50 @@ impl WgpuDriver {
             .then(|| (self.ahead).waits(|| made.waits(launch, stages, &played)));
         let timer = self.timer.as_ref().filter(|_| is_timed);
         let sent = gpu.scoped(|| {
-            let commands = ahead.unwrap_or_else(|| self.commands(&played, timer, waits.clone()));
-            gpu.queue.submit([commands])
+            let commands =
+                ahead.unwrap_or_else(|| self.commands(&played, into, timer, waits.clone()));
+            gpu.queue.submit(first.into_iter().chain([commands]))
         });
         let submission = sent.map_err(during("a run"))?;
-        let flight = gpu.scoped(|| self.readback.map(&gpu, submission));
+        let flight = gpu.scoped(|| self.readbacks[into].map(&gpu, submission));
         self.unsent = 0;
         self.flight = Some(flight.map_err(during("a run"))?);
         if !is_timed && again {
-            let next = gpu.tried(|| self.commands(&played, None, waits));
-            self.ahead.keep(next);
+            // Behind another run they go by turns.
+            let next = if self.older.is_some() { 1 - into } else { into };
+            let commands = gpu.tried(|| self.commands(&played, next, None, waits));
+            self.ahead.keep(commands, next);
         }
         Ok(())
+    }
+
+    /// Runs a program behind the run under way, after the copies of `puts`.
+    fn play_behind(
+        &mut self,
+        launch: &Launch,
+        puts: &[Put<'_>],
+        reads: &[Read],
+    ) -> Result<(), RunError> {
+        let gpu = Arc::clone(&self.gpu);
+        let first = gpu.scoped(|| {
+            let mut encoder = gpu.device.create_command_encoder(&Default::default());
+            for put in puts {
+                if let Put::Copy {
+                    from,
+                    buffer,
+                    offset_bytes,
+                } = put
+                    && let Some(source) = self.buffers.get(from.buffer)
+                    && let Some(to) = self.buffers.get(*buffer)
+                {
+                    let (at, bytes) = (from.offset_bytes, from.bytes);
+                    encoder.copy_buffer_to_buffer(source, at, to, *offset_bytes, bytes);
+                }
+            }
+            encoder.finish()
+        });
+        let first = first.map_err(during("carried inputs"))?;
+        self.play(launch, &[StageId(0)], Some(first), reads)
     }
 
     /// Copies a range into a buffer that the host is going to see.
@@ -400,7 +443,7 @@ impl Driver for WgpuDriver {
             self.send_numbers(launch).map_err(during("numbers"))?;
         }
         if self.timer.is_none() {
-            return self.play(launch, stages, reads);
+            return self.play(launch, stages, None, reads);
         }
         // Stages write the same timestamps: each is a submission of its own.
         self.wait(&mut |_, _| {})?;
@@ -409,21 +452,60 @@ impl Driver for WgpuDriver {
             None => (stages, stages),
         };
         for stage in before {
-            self.play(launch, std::slice::from_ref(stage), &[])?;
+            self.play(launch, std::slice::from_ref(stage), None, &[])?;
             self.wait(&mut |_, _| {})?;
         }
-        self.play(launch, last, reads)
+        self.play(launch, last, None, reads)
+    }
+
+    /// What the queue is told to write happens between submissions.
+    fn submit_behind(
+        &mut self,
+        launch: &Launch,
+        changed: bool,
+        puts: &[Put<'_>],
+        reads: &[Read],
+    ) -> Result<bool, RunError> {
+        if self.flight.is_none() || self.older.is_some() || self.timer.is_some() {
+            return Ok(false);
+        }
+        if changed {
+            self.send_numbers(launch).map_err(during("numbers"))?;
+        }
+        for put in puts {
+            if let Put::Bytes {
+                buffer,
+                offset_bytes,
+                bytes,
+            } = *put
+            {
+                self.write(buffer, offset_bytes, bytes)?;
+            }
+        }
+        self.older = self.flight.take();
+        self.reading = 1 - self.reading;
+        let played = self.play_behind(launch, puts, reads);
+        if played.is_err() {
+            self.flight = self.older.take();
+            self.reading = 1 - self.reading;
+        }
+        played.map(|()| true)
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {
-        let Some(flight) = self.flight.take() else {
-            return Ok(());
+        let (flight, from) = match (self.older.take(), &mut self.flight) {
+            (Some(older), _) => (older, 1 - self.reading),
+            (None, flight) => match flight.take() {
+                Some(flight) => (flight, self.reading),
+                None => return Ok(()),
+            },
         };
         flight.wait(&self.gpu).map_err(during("a run"))?;
-        let reads = self.readback.len() - usize::from(!self.timed.is_empty());
+        let readback = &mut self.readbacks[from];
+        let reads = readback.len() - usize::from(!self.timed.is_empty());
         let (timer, times) = (&self.timer, &mut self.times);
         let (timed, origin) = (&self.timed, &mut self.origin);
-        let taken = self.readback.take(&mut |read, bytes| match timer {
+        let taken = readback.take(&mut |read, bytes| match timer {
             Some(timer) if read == reads => times.extend(timer.times(timed, bytes, origin)),
             Some(_) | None => take(read, bytes),
         });
@@ -450,7 +532,7 @@ impl Driver for WgpuDriver {
     }
 
     fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RunError>> {
-        match &mut self.flight {
+        match self.older.as_mut().or(self.flight.as_mut()) {
             Some(flight) => flight.poll(&self.gpu, cx).map_err(during("a run")),
             None => Poll::Ready(Ok(())),
         }

@@ -48,14 +48,15 @@ pub(crate) struct Ahead {
     last: Option<Played>,
     /// What [`Made::waits`] gave for it.
     waits: Option<Vec<bool>>,
-    next: Option<wgpu::CommandBuffer>,
+    /// Which buffers of results they copy into.
+    next: Option<(usize, wgpu::CommandBuffer)>,
 }
 
 impl Ahead {
-    /// The commands that were encoded for a run that plays this.
-    pub(crate) fn take(&mut self, played: &Played) -> Option<wgpu::CommandBuffer> {
-        let next = self.next.take();
-        next.filter(|_| self.last.as_ref() == Some(played))
+    /// The commands that were encoded for a run that plays this, with results in these buffers.
+    pub(crate) fn take(&mut self, played: &Played, into: usize) -> Option<wgpu::CommandBuffer> {
+        let (of, next) = self.next.take()?;
+        (of == into && self.last.as_ref() == Some(played)).then_some(next)
     }
 
     /// Notes what a run plays, and whether the run before it did the same: then commands for the next are worth it.
@@ -73,9 +74,9 @@ impl Ahead {
         self.waits.get_or_insert_with(of).clone()
     }
 
-    /// Keeps commands for a run like the last one.
-    pub(crate) fn keep(&mut self, commands: Option<wgpu::CommandBuffer>) {
-        self.next = commands;
+    /// Keeps commands for a run like the last one, with results in these buffers.
+    pub(crate) fn keep(&mut self, commands: Option<wgpu::CommandBuffer>, into: usize) {
+        self.next = commands.map(|commands| (into, commands));
     }
 
     /// Forgets all: a buffer was replaced.

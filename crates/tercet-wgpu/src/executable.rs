@@ -73,6 +73,15 @@ impl Executable for WgpuExecutable {
         self.inner.submit(inputs, wanted)
     }
 
+    fn submit_behind(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        carried: &[(&str, &str)],
+        wanted: Wanted<'_>,
+    ) -> Result<bool, RunError> {
+        self.inner.submit_behind(inputs, carried, wanted)
+    }
+
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.inner.wait(outputs)
     }

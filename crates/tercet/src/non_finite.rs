@@ -315,6 +315,16 @@ impl Executable for Seeking {
         submitted.map_err(|e| self.named(e))
     }
 
+    /// What a run was given is kept until it is over: one at a time.
+    fn submit_behind(
+        &mut self,
+        _: &[(&str, &Tensor)],
+        _: &[(&str, &str)],
+        _: Wanted<'_>,
+    ) -> Result<bool, RunError> {
+        Ok(false)
+    }
+
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.inner.wait(outputs).map_err(|e| self.named(e))
     }

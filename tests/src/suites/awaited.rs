@@ -135,11 +135,129 @@ fn in_steps() -> Result<(), Failure> {
     })
 }
 
+/// What the graph of [`behind_others`] gives in one run.
+type Given = (Vec<f64>, Vec<f64>, f64);
+
+/// An input that the run before gave, one of the host, random numbers, and a state that counts.
+fn walk() -> Result<tercet::Graph, tercet::OpError> {
+    let mut graph = tercet::Graph::new();
+    let len = tercet::Dim::sym("n");
+    let of = |dtype| tercet::Type::new(dtype, [len.clone()]);
+    let at = graph.input("at", of(tercet::DType::I64))?;
+    let by = graph.input("by", of(tercet::DType::I64))?;
+    let sum = graph.state("sum", tercet::Type::new(tercet::DType::F32, [3]))?;
+    let table = graph.param("table", tercet::Type::new(tercet::DType::F32, [7]))?;
+    let next = graph.plus(at, by)?;
+    graph.output("next", next)?;
+    let drawn = graph.rng_uniform([3], tercet::DType::F32, 0.0, 1.0, 5)?;
+    let rows = graph.gather(table, at, 0)?;
+    let row = graph.reduce(tercet_ir::ops::ReduceFn::Sum, rows, &[0], false)?;
+    let drawn = graph.plus(drawn, row)?;
+    let total = graph.plus(sum, drawn)?;
+    graph.assign(sum, total)?;
+    graph.output("drawn", drawn)?;
+    Ok(graph)
+}
+
+/// Runs that are started behind others, and take from these what they gave, give what one after the other gives: with
+/// random numbers, a state, and other inputs in each. What cannot be started so is said, and changes nothing.
+fn behind_others() -> Result<(), Failure> {
+    let given = |exe: &mut dyn Executable, outputs: &[Tensor]| -> Result<Given, RunError> {
+        let sum = exe.read_state("sum")?.to_f64s().iter().sum();
+        Ok((outputs[0].to_f64s(), outputs[1].to_f64s(), sum))
+    };
+    let row = |numbers: &[i64]| Tensor::from_slice(&[numbers.len()], numbers);
+    let steps = [
+        row(&[1, 2])?,
+        row(&[1, 0])?,
+        row(&[1, 1])?,
+        row(&[0, 2])?,
+        row(&[-2, 0])?,
+    ];
+    let options = CompileOptions::new().bound("n", 4);
+    on_each(&walk()?, &options, |exe| {
+        let table = Tensor::from_slice(&[7], &[1f32, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])?;
+        exe.set_param("table", table)?;
+        let mut other = exe.try_clone()?;
+        let first = row(&[0, 1])?;
+        let (mut at, mut want) = (first.clone(), Vec::new());
+        for by in &steps {
+            let outputs = other.run(&[("at", &at), ("by", by)])?;
+            at = outputs[0].clone();
+            want.push(given(&mut *other, &outputs)?);
+        }
+        let carried = [("at", "next")];
+        let mut outputs = Vec::new();
+        let began = exe.submit_behind(&[("by", &steps[0])], &carried, Wanted::All)?;
+        assert!(!began, "no run is under way");
+        let mut runs_behind = false;
+        for round in 0..2 {
+            exe.reset();
+            exe.submit(&[("at", &first), ("by", &steps[0])], Wanted::All)?;
+            let mut left = steps.iter().zip(&want).skip(1).peekable();
+            for (done, want) in want.iter().enumerate() {
+                let next = left.next();
+                let began = match next {
+                    Some((by, _)) => exe.submit_behind(&[("by", by)], &carried, Wanted::All)?,
+                    None => false,
+                };
+                if began {
+                    let again = exe.submit_behind(&[("by", &first)], &carried, Wanted::All)?;
+                    assert!(!again, "two are under way");
+                }
+                runs_behind |= began;
+                exe.wait(&mut outputs)?;
+                assert_eq!(outputs[0].to_f64s(), want.0, "round {round}, run {done}");
+                assert_eq!(outputs[1].to_f64s(), want.1, "round {round}, run {done}");
+                if let (Some((by, _)), false) = (next, began) {
+                    let at = outputs[0].clone();
+                    exe.submit(&[("at", &at), ("by", by)], Wanted::All)?;
+                }
+            }
+            assert_eq!(given(exe, &outputs)?.2, want[want.len() - 1].2);
+        }
+        let device = exe.upload(&first)?.device();
+        assert_eq!(
+            runs_behind,
+            ["vulkan", "wgpu"].contains(&device),
+            "{device}"
+        );
+        // Nobody waits for either of two: they count, and what follows is right.
+        exe.reset();
+        exe.submit(&[("at", &first), ("by", &steps[0])], Wanted::All)?;
+        if exe.submit_behind(&[("by", &steps[1])], &carried, Wanted::Only(&["next"]))? {
+            let at = Tensor::from_slice(&[2], &[2i64, 3])?;
+            exe.submit(&[("at", &at), ("by", &steps[2])], Wanted::All)?;
+            exe.wait(&mut outputs)?;
+            assert_eq!(given(exe, &outputs)?, want[2]);
+        }
+        // Other sizes, and names that there are not, leave the run under way as it is.
+        exe.reset();
+        exe.submit(&[("at", &first), ("by", &steps[0])], Wanted::All)?;
+        let longer = row(&[1, 1, 1])?;
+        assert!(
+            exe.submit_behind(&[("by", &longer)], &carried, Wanted::All)
+                .is_err()
+                || !runs_behind
+        );
+        for wrong in [("to", "next"), ("at", "last"), ("at", "drawn")] {
+            let began = exe.submit_behind(&[("by", &steps[1])], &[wrong], Wanted::All);
+            assert!(began.is_err() || !runs_behind, "{wrong:?}");
+        }
+        let all = [("at", &longer), ("by", &longer)];
+        assert!(!exe.submit_behind(&all, &[], Wanted::All)?, "other sizes");
+        exe.wait(&mut outputs)?;
+        assert_eq!(given(exe, &outputs)?, want[0]);
+        Ok(())
+    })
+}
+
 /// The tests of this suite.
 pub(super) fn tests() -> Vec<Test> {
     vec![
         Test::fallible("awaited/loops_with_a_state", loops_with_a_state),
         Test::fallible("awaited/dropped_on_their_way", dropped_on_their_way),
         Test::fallible("awaited/in_steps", in_steps),
+        Test::fallible("awaited/behind_others", behind_others),
     ]
 }

@@ -147,6 +147,7 @@ impl Loading {
         drafting.attach(&mut writer, self, compiled)?;
         writer.generator.set_seed(choosing.seed);
         writer.generator.skip_logits();
+        writer.generator.run_ahead();
         let set = writer.generator.set_sampling(&choosing.options());
         set.map_err(CliError::model("cannot choose tokens in this way"))?;
         #[cfg(feature = "grammar")]

@@ -145,6 +145,16 @@ impl Executable for CpuExecutable {
         Ok(())
     }
 
+    /// Runs are over when they are submitted.
+    fn submit_behind(
+        &mut self,
+        _: &[(&str, &Tensor)],
+        _: &[(&str, &str)],
+        _: Wanted<'_>,
+    ) -> Result<bool, RunError> {
+        Ok(false)
+    }
+
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.last.take(outputs);
         Ok(())

@@ -4,6 +4,7 @@ use tercet::ops::Op;
 use tercet::random::Random;
 use tercet::{DType, Executable, Tensor, TensorType};
 
+mod ahead;
 mod choice;
 mod drafts;
 mod run;
@@ -11,6 +12,7 @@ mod seen;
 mod speculation;
 mod windows;
 
+use self::ahead::Ahead;
 use self::choice::Chooser;
 pub use self::drafts::{Draft, DraftError, MOST_DRAFTED};
 pub(super) use self::seen::PICTURES;
@@ -66,6 +68,7 @@ pub struct Generator {
     seen: Option<Seen>,
     /// What proposes tokens.
     speculation: Option<Speculation>,
+    ahead: Ahead,
 }
 
 /// Which tokens of a run give logits.
@@ -143,6 +146,7 @@ impl Generator {
             constraint: None,
             seen: None,
             speculation: None,
+            ahead: Ahead::default(),
         }
     }
 
@@ -157,8 +161,13 @@ impl Generator {
     /// The logits of the last step, read from the device.
     ///
     /// # Errors
-    /// [`ModelError::Run`] of the device, or when nothing was fed yet.
+    /// [`ModelError::Run`] of the device, or when nothing was fed yet; [`ModelError::Unsupported`] while the run of the next token is
+    /// under way ([`Generator::run_ahead`]).
     pub fn logits(&mut self) -> Result<Vec<f32>, ModelError> {
+        if self.ahead.token.is_some() {
+            let reason = "the next token's run has taken the place of the logits; read them without `run_ahead`";
+            return Err(ModelError::Unsupported(reason.into()));
+        }
         now(self.read_logits(Waits::Blocking))
     }
 
@@ -198,6 +207,7 @@ impl Generator {
 
     /// Draws as if the model had been built with this seed, from the next token on.
     pub fn set_seed(&mut self, seed: u64) {
+        self.drop_ahead();
         if let Some(exe) = &mut self.exe {
             let random = exe.random();
             exe.set_random(Random {
@@ -209,6 +219,7 @@ impl Generator {
 
     /// Draws the next token, and those after it, with these random numbers.
     pub(super) fn set_random(&mut self, random: Random) {
+        self.drop_ahead();
         if let Some(exe) = &mut self.exe {
             exe.set_random(random);
         }
@@ -233,6 +244,7 @@ impl Generator {
     /// Forgets every token and a constraint; a seed and ways of choosing that were set stay.
     pub fn reset(&mut self) {
         self.constraint = None;
+        self.drop_ahead();
         if let Some(exe) = &mut self.exe {
             exe.reset();
             self.is_blank = true;
@@ -246,6 +258,7 @@ impl Generator {
     /// a window before `position` that their caches do not reach back to any more, unless nothing was to be forgotten.
     pub fn truncate(&mut self, position: usize) -> usize {
         if position < self.position {
+            self.drop_ahead();
             let stays = !self.has_states && self.windows.iter().all(|own| own.reaches(position));
             self.position = if stays { position } else { 0 };
         }
@@ -399,6 +412,15 @@ impl Generator {
     fn exe(&mut self) -> Result<&mut Box<dyn Executable>, ModelError> {
         self.exe.as_mut().ok_or_else(no_executable)
     }
+}
+
+/// Makes an input of numbers.
+fn fill(input: &mut Tensor, shape: &[usize], number: impl Fn(usize) -> usize) {
+    let sized = input.reset_to(DType::I32, shape);
+    sized.expect("invariant: small shapes fit memory");
+    let slots = input.as_slice_mut::<i32>();
+    let slots = slots.expect("invariant: the inputs are I32").iter_mut();
+    slots.enumerate().for_each(|(i, x)| *x = number(i) as i32);
 }
 
 pub(super) fn no_executable() -> ModelError {

@@ -41,6 +41,15 @@ impl<D: Driver> Executable for GpuExecutable<D> {
         self.start(inputs, wanted)
     }
 
+    fn submit_behind(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        carried: &[(&str, &str)],
+        wanted: Wanted<'_>,
+    ) -> Result<bool, RunError> {
+        self.start_behind(inputs, carried, wanted)
+    }
+
     fn wait(&mut self, outputs: &mut Vec<Tensor>) -> Result<(), RunError> {
         self.finish(outputs)
     }
@@ -134,7 +143,7 @@ impl<D: Driver> Executable for GpuExecutable<D> {
 
     fn set_random(&mut self, random: Random) {
         self.random = random;
-        if let Some(flight) = &mut self.flight {
+        for flight in self.flight.iter_mut().chain(&mut self.behind) {
             flight.counts = false;
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tercet_ir::backend::{DeviceMemory, DeviceTensor, find_port, no_run};
-use tercet_ir::{Identity, RunError, Tensor, TensorType};
+use tercet_ir::{Identity, RunError, Signature, Tensor, TensorType};
 
 use super::{Driver, GpuExecutable, Read};
 use crate::narrow;
@@ -109,6 +109,21 @@ impl Inputs {
             ..Inputs::new(self.bound.len())
         }
     }
+
+    /// Adds the types of those that are bound and not among the types given.
+    pub(super) fn add_bound<'t, const N: usize>(
+        &'t self,
+        signature: &'t Signature,
+        types: &mut SmallVec<[(&'t str, &'t TensorType); N]>,
+    ) {
+        for (port, bound) in signature.inputs.iter().zip(&self.bound) {
+            if let Some(tensor) = bound
+                && !types.iter().any(|(name, _)| *name == port.name)
+            {
+                types.push((&port.name, tensor.ty()));
+            }
+        }
+    }
 }
 
 impl<D: Driver> GpuExecutable<D> {
@@ -117,14 +132,33 @@ impl<D: Driver> GpuExecutable<D> {
         let signature = &self.program.signature;
         let given = inputs.iter().map(|(name, tensor)| (*name, tensor.ty()));
         let mut types: SmallVec<[(&str, &TensorType); 16]> = given.collect();
-        for (port, bound) in signature.inputs.iter().zip(&self.inputs.bound) {
-            if let Some(tensor) = bound
-                && !inputs.iter().any(|(name, _)| *name == port.name)
-            {
-                types.push((&port.name, tensor.ty()));
-            }
-        }
+        self.inputs.add_bound(signature, &mut types);
         signature.bind_types(&types, &self.bounds, &mut self.sizes)
+    }
+
+    /// Whether the slot of an input holds this tensor.
+    pub(super) fn has_input(&self, at: usize, tensor: &Tensor) -> bool {
+        self.inputs.held[at].is(tensor)
+    }
+
+    /// Whether the slot of an input holds what it is bound to.
+    pub(super) fn has_bound(&self, at: usize) -> bool {
+        let held = &self.inputs.held[at];
+        let bound = self.inputs.bound[at].as_ref();
+        bound.is_some_and(|bound| matches!(held, Held::Device(held) if held.is(bound)))
+    }
+
+    /// The slot of an input holds what is given for it here.
+    pub(super) fn note_input(&mut self, at: usize, inputs: &[(&str, &Tensor)]) {
+        let name = &self.program.signature.inputs[at].name;
+        if let Some((_, tensor)) = inputs.iter().find(|(given, _)| given == name) {
+            self.inputs.held[at].note(tensor);
+        }
+    }
+
+    /// The slot of an input holds something that the host does not know.
+    pub(super) fn forget_input(&mut self, at: usize) {
+        self.inputs.held[at] = Held::Unknown;
     }
 
     /// Sees to it that the slots hold what the run is given, else what they are bound to.

@@ -46,6 +46,7 @@ impl VulkanDriver {
             sets: &sets,
             grids: &self.grids,
             known: None,
+            again: false,
             memory,
         };
         let played = program.played(&program.prepare, &[]);
@@ -102,6 +103,7 @@ impl VulkanDriver {
             sets: &recorded.sets,
             grids: &self.grids,
             known: grids,
+            again: self.behind.is_some(),
             memory: |slot| self.buffers.memory(program.slot(slot).buffer),
         };
         let played = program.played_stage(stage, chosen);
@@ -127,19 +129,28 @@ impl VulkanDriver {
         self.shared.reads_recorded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes some commands copy these reads and notes which.
-    pub(super) fn record_reads(&mut self, reads: &[Read]) -> Result<(), GpuError> {
+    /// Makes some commands copy these reads and notes which; not those that are `pending`.
+    pub(super) fn record_reads(
+        &mut self,
+        reads: &[Read],
+        pending: Option<usize>,
+    ) -> Result<(), GpuError> {
         let is_plain = self.buffers.loaded.program.flow.is_empty();
-        let known = self.run_reads.iter().position(|r| r.copies(reads));
+        let mut known = self.run_reads.iter().enumerate();
+        let known = known.find(|(at, r)| Some(*at) != pending && r.copies(reads));
+        let most = match (is_plain, pending) {
+            (true, None) => 1,
+            (true, Some(_)) => 2,
+            (false, _) => MOST_READS,
+        };
         self.reading = match known {
-            Some(known) => known,
-            None if self.run_reads.is_empty()
-                || (!is_plain && self.run_reads.len() < MOST_READS) =>
-            {
+            Some((known, _)) => known,
+            None if self.run_reads.len() < most => {
                 self.run_reads.push(Readback::new());
                 self.run_reads.len() - 1
             }
-            None => 0,
+            // Of two, the other.
+            None => usize::from(pending == Some(0)),
         };
         let of = |b| self.buffers.memory(b);
         if self.run_reads[self.reading].record(&self.shared.device, reads, of)? {

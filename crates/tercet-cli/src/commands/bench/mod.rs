@@ -89,6 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<Outcome, CliError> {
         ..DecoderOptions::new(config)
     })?;
     writer.generator.skip_logits();
+    writer.generator.run_ahead();
     let load_seconds = started.elapsed().as_secs_f64();
     let vocab = writer.vocab;
     // Any tokens will do; the same in every run.

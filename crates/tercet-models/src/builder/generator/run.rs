@@ -6,7 +6,7 @@ use super::super::ModelError;
 use super::super::decoder::SEEN;
 use super::super::decoder::products::Wider;
 use super::windows::WindowStates;
-use super::{Generator, INPUTS, Rows, no_executable, not_the_output};
+use super::{Generator, INPUTS, Rows, fill, no_executable, not_the_output};
 use crate::waits::Waits;
 
 impl Generator {
@@ -68,32 +68,47 @@ impl Generator {
         Ok(())
     }
 
-    /// Runs a part of a text.
+    /// Runs a part of a text, and starts the run of the token that it chooses.
     async fn run(&mut self, part: &[u32], rows_of: Rows, waits: Waits) -> Result<(), ModelError> {
+        let is_last = matches!(rows_of, Rows::Last);
+        if !(is_last && self.is_under_way(part)) {
+            self.drop_ahead();
+            self.start(part, rows_of, waits).await?;
+        }
+        let blocks = is_last && part.len() == 1 && waits == Waits::Blocking;
+        let has_next = blocks && self.start_next(self.position + 1)?;
+        let exe = self.exe.as_mut().ok_or_else(no_executable)?;
+        let done = exe.wait(&mut self.outputs);
+        if has_next {
+            let next = self.outputs.first().filter(|_| done.is_ok());
+            let next = next.and_then(|next| next.as_slice::<i32>().ok()?.first());
+            // No text goes on with what is no token.
+            self.ahead.token = Some(next.map_or(u32::MAX, |&token| token as u32));
+        }
+        if done.is_err() {
+            self.drop_ahead();
+        }
+        done?;
+        self.position += part.len();
+        self.tokens.extend_from_slice(part);
+        Ok(())
+    }
+
+    /// Starts the run of a part of a text.
+    async fn start(&mut self, part: &[u32], rows_of: Rows, waits: Waits) -> Result<(), ModelError> {
         let (wanted_rows, logits_only) = match rows_of {
             Rows::Last => (1, false),
             Rows::All => (part.len(), true),
         };
         let (n, start) = (part.len(), self.position);
         let [tokens, positions, at, kv_len, rows] = &mut self.inputs;
-        let write = |t: &mut Tensor, shape: &[usize], f: &dyn Fn(usize) -> usize| {
-            t.reset_to(DType::I32, shape)
-                .expect("invariant: small shapes fit memory");
-            let slots = t
-                .as_slice_mut::<i32>()
-                .expect("invariant: the inputs are I32");
-            slots
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, x)| *x = f(i) as i32);
-        };
-        write(tokens, &[n], &|i| part[i] as usize);
-        write(positions, &[n], &|i| start + i);
-        write(at, &[4], &|i| if i == 1 { start } else { 0 });
-        write(kv_len, &[], &|_| start + n);
-        write(rows, &[wanted_rows], &|i| n - wanted_rows + i);
+        fill(tokens, &[n], |i| part[i] as usize);
+        fill(positions, &[n], |i| start + i);
+        fill(at, &[4], |i| if i == 1 { start } else { 0 });
+        fill(kv_len, &[], |_| start + n);
+        fill(rows, &[wanted_rows], |i| n - wanted_rows + i);
         if let Some(filled) = &mut self.filled {
-            write(filled, &[start + n], &|_| 0);
+            fill(filled, &[start + n], |_| 0);
         }
         let on_host = self.on_host() || logits_only;
         let wanted = match (self.next_only, on_host) {
@@ -120,10 +135,6 @@ impl Generator {
         let of_windows = self.windows.iter().flat_map(WindowStates::inputs);
         let inputs = own.chain(self.filled.iter().map(|filled| (SEEN, filled)));
         let inputs: Vec<(&str, &Tensor)> = inputs.chain(of_windows).collect();
-        waits.submit(&mut **exe, &inputs, wanted).await?;
-        exe.wait(&mut self.outputs)?;
-        self.position += n;
-        self.tokens.extend_from_slice(part);
-        Ok(())
+        Ok(waits.submit(&mut **exe, &inputs, wanted).await?)
     }
 }

@@ -1,0 +1,195 @@
+//! A run behind another on the queue: what the host would write between the two is put into place by commands.
+
+use std::ops::Range;
+
+use ash::vk;
+use tercet_plan::{Launch, Put, Read, StageId};
+
+use super::VulkanDriver;
+use crate::device::{Device, Ticket};
+use crate::error::GpuError;
+use crate::record::{CommandPool, record};
+
+/// The most bytes that one command carries.
+const COMMAND_BYTES: usize = 65_536;
+
+/// Numbers that did not change between two that did are written again up to this many bytes, as a command costs more.
+const GAP_BYTES: usize = 64;
+
+/// A submission that another one was made behind.
+#[derive(Clone, Copy)]
+pub(super) struct Older {
+    pub(super) ticket: Ticket,
+    /// Which of [`VulkanDriver::run_reads`] it copies into.
+    pub(super) reading: usize,
+}
+
+/// What runs behind others need.
+pub(super) struct Behind {
+    /// Whose commands these are.
+    _pool: CommandPool,
+    /// The commands before a run, of which those used before the last are done.
+    before: [vk::CommandBuffer; 2],
+    at: usize,
+    /// The parameter blocks and the grids that the device has, or will by then.
+    pub(super) numbers: [Vec<u8>; 2],
+}
+
+impl VulkanDriver {
+    pub(super) fn start_behind(
+        &mut self,
+        launch: &Launch,
+        changed: bool,
+        puts: &[Put<'_>],
+        reads: &[Read],
+    ) -> Result<bool, GpuError> {
+        self.shared.device.check_lost()?;
+        let program = &self.buffers.loaded.program;
+        let is_timed = self.recorded.as_ref().is_none_or(|r| r.queries.is_some());
+        let is_plain = program.flow.is_empty() && program.gaps.is_empty();
+        if !self.running || self.older.is_some() || is_timed || !is_plain || reads.is_empty() {
+            return Ok(false);
+        }
+        self.prepare_behind()?;
+        let older = Older {
+            ticket: self.last,
+            reading: self.reading,
+        };
+        let run = self.run_commands(launch, &[StageId(0)])?;
+        self.record_reads(reads, Some(older.reading))?;
+        let mut commands = vec![self.record_before(launch, changed || !self.numbers, puts)?];
+        commands.extend(run);
+        commands.extend(self.run_reads[self.reading].commands());
+        self.start(&commands)?;
+        self.numbers = true;
+        self.older = Some(older);
+        Ok(true)
+    }
+
+    /// Makes what runs behind others need, once; the commands of runs are recorded anew, to be pending twice.
+    fn prepare_behind(&mut self) -> Result<(), GpuError> {
+        if self.behind.is_some() {
+            return Ok(());
+        }
+        let pool = CommandPool::new(&self.shared.device)?;
+        self.behind = Some(Behind {
+            before: [pool.buffer()?, pool.buffer()?],
+            _pool: pool,
+            at: 0,
+            numbers: [self.words.bytes().to_vec(), self.grids.bytes().to_vec()],
+        });
+        if let Some(recorded) = &mut self.recorded {
+            recorded.runs.clear();
+        }
+        Ok(())
+    }
+
+    /// Records what is put into place before a run.
+    fn record_before(
+        &mut self,
+        launch: &Launch,
+        has_new_numbers: bool,
+        puts: &[Put<'_>],
+    ) -> Result<vk::CommandBuffer, GpuError> {
+        let device = &self.shared.device;
+        let behind = self.behind.as_mut();
+        let behind = behind.expect("invariant: made before a run is started behind another");
+        behind.at = 1 - behind.at;
+        let commands = behind.before[behind.at];
+        let mut new = None;
+        if has_new_numbers {
+            let [mut words, mut grids] = behind.numbers.clone();
+            let calls = &self.buffers.loaded.calls;
+            calls.write(launch, &mut words, &mut grids);
+            new = Some([words, grids]);
+        }
+        let once = vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT;
+        record(device, commands, once, || {
+            for put in puts {
+                match *put {
+                    Put::Bytes {
+                        buffer,
+                        offset_bytes,
+                        bytes,
+                    } => {
+                        let to = self.buffers.memory(buffer).buffer;
+                        update(device, commands, to, offset_bytes, bytes);
+                    }
+                    Put::Copy {
+                        from,
+                        buffer,
+                        offset_bytes,
+                    } => {
+                        let region = vk::BufferCopy::default()
+                            .src_offset(from.offset_bytes)
+                            .dst_offset(offset_bytes)
+                            .size(from.bytes);
+                        let source = self.buffers.memory(from.buffer).buffer;
+                        let to = self.buffers.memory(buffer).buffer;
+                        // SAFETY: recording; both ranges lie inside their buffers.
+                        unsafe {
+                            device.raw.cmd_copy_buffer(commands, source, to, &[region]);
+                        }
+                    }
+                }
+            }
+            let buffers = [&self.words, &self.grids];
+            for ((to, old), new) in buffers
+                .iter()
+                .zip(&behind.numbers)
+                .zip(new.iter().flatten())
+            {
+                for range in differing(old, new) {
+                    update(device, commands, to.buffer, range.start as u64, &new[range]);
+                }
+            }
+        })?;
+        if let Some(new) = new {
+            behind.numbers = new;
+        }
+        Ok(commands)
+    }
+}
+
+/// Records that bytes, whole words, are written.
+fn update(device: &Device, commands: vk::CommandBuffer, to: vk::Buffer, at: u64, bytes: &[u8]) {
+    for (i, chunk) in bytes.chunks(COMMAND_BYTES).enumerate() {
+        let at = at + (i * COMMAND_BYTES) as u64;
+        // SAFETY: recording; the range lies inside the buffer, in whole words, and is not longer than a command carries.
+        unsafe { device.raw.cmd_update_buffer(commands, to, at, chunk) };
+    }
+}
+
+/// The ranges of words that differ, joined over short gaps.
+fn differing(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for (at, (old, new)) in old.chunks(4).zip(new.chunks(4)).enumerate() {
+        if old == new {
+            continue;
+        }
+        let (start, end) = (at * 4, at * 4 + new.len());
+        match ranges.last_mut() {
+            Some(last) if start - last.end <= GAP_BYTES => last.end = end,
+            Some(_) | None => ranges.push(start..end),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differing;
+
+    #[test]
+    fn words_that_changed_are_found_and_joined() {
+        let old = [0u8; 400];
+        let mut new = old;
+        assert!(differing(&old, &new).is_empty());
+        for at in [5, 8, 100, 399] {
+            new[at] = 1;
+        }
+        assert_eq!(differing(&old, &new), [4..12, 100..104, 396..400]);
+        new[60] = 1;
+        assert_eq!(differing(&old, &new), [4..104, 396..400]);
+    }
+}
