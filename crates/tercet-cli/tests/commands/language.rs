@@ -1,0 +1,335 @@
+//! Writing text, talking, and measuring, on the CPU: what arguments and commands of a conversation change.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::common::{Run, Scratch, bad, good, json, tercet, text};
+
+fn tokens(args: &[&str]) -> Vec<u64> {
+    let base = ["generate", "--json", "--device", "cpu", "-n", "24"];
+    let v = json(&[&base[..], args].concat());
+    let tokens = v["tokens"].as_array().unwrap().iter();
+    tokens.map(|t| t.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn stop_strings_end_a_text_and_are_no_part_of_it() {
+    let whole = json(&["generate", "--json", "-n", "24"]);
+    let whole = whole["text"].as_str().unwrap();
+    // Cut inside of words, so that the string spans tokens.
+    let stop = &whole[10..16];
+    let v = json(&[
+        "generate",
+        "--json",
+        "-n",
+        "24",
+        "--stop",
+        "no such text",
+        "--stop",
+        stop,
+    ]);
+    let at = whole.find(stop).unwrap();
+    assert_eq!(
+        (v["text"].as_str().unwrap(), v["stop"].as_str()),
+        (&whole[..at], Some("stop"))
+    );
+    let plain = good(&["generate", "-n", "24", "--stop", stop]);
+    assert_eq!(plain.out, format!("Ownership is{}\n", &whole[..at]));
+    assert!(
+        plain.err.ends_with("stopped: stop string\n"),
+        "{}",
+        plain.err
+    );
+}
+
+#[test]
+fn what_the_graph_was_not_built_with_draws_the_same_numbers() {
+    // A bias that changes nothing makes the host choose.
+    for options in [
+        &["--temp", "0"][..],
+        &["--temp", "0.9", "--seed", "3"],
+        &["--temp", "1.5", "--top-k", "7", "--seed", "4"],
+        &["--temp", "1.2", "--top-p", "0.8", "--seed", "5"],
+    ] {
+        let on_host = [options, &["--logit-bias", "5=0"]].concat();
+        assert_eq!(tokens(options), tokens(&on_host), "{options:?}");
+    }
+}
+
+#[test]
+fn penalties_and_biases_change_what_is_written() {
+    let plain = tokens(&[]);
+    let first = plain[0].to_string();
+    let forbidden = tokens(&["--logit-bias", &format!("{first}=-inf")]);
+    assert!(!forbidden.contains(&plain[0]));
+    let wanted = tokens(&["--logit-bias", "77=1000"]);
+    assert!(wanted.iter().all(|t| *t == 77));
+    let distinct = |tokens: &[u64]| {
+        let mut tokens = tokens.to_vec();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens.len()
+    };
+    // What was written once never comes again.
+    assert!(distinct(&plain) < 24);
+    assert_eq!(distinct(&tokens(&["--presence-penalty", "1000"])), 24);
+    assert_eq!(distinct(&tokens(&["--frequency-penalty", "1000"])), 24);
+    assert!(
+        distinct(&tokens(&[
+            "--repeat-penalty",
+            "1.5",
+            "--repeat-last-n",
+            "-1"
+        ])) > distinct(&plain)
+    );
+    assert_eq!(
+        tokens(&["--repeat-penalty", "1.5", "--repeat-last-n", "0"]),
+        plain
+    );
+    // Only the likeliest is at least as likely as itself.
+    assert_eq!(tokens(&["--temp", "2", "--min-p", "1"]), plain);
+}
+
+#[test]
+fn prompts_come_from_files() {
+    let scratch = Scratch::new("prompt-file");
+    let file = scratch.file("prompt.txt", "Ownership is");
+    assert_eq!(
+        good(&["generate", "-n", "8", "-f", &file]).out,
+        good(&["generate", "-n", "8"]).out
+    );
+    bad(
+        &["generate", "-f", "missing.txt"],
+        1,
+        &["cannot read missing.txt"],
+    );
+    bad(
+        &["generate", "-f", &file, "-p", "x"],
+        2,
+        &["--file", "--prompt"],
+    );
+}
+
+fn chat(args: &[&str], lines: &str) -> Run {
+    let base = ["chat", "--device", "cpu"];
+    let length: &[&str] = if args.contains(&"-n") {
+        &[]
+    } else {
+        &["-n", "12"]
+    };
+    let mut command = tercet(&[&base[..], length, args].concat());
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // Who ended early reads no more.
+    let _ = input.write_all(lines.as_bytes());
+    drop(input);
+    text(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_conversation_remembers_what_was_said_until_it_is_reset() {
+    let once = chat(&[], "What is a trait?\n");
+    assert_eq!(once.code, Some(0), "{}", once.err);
+    assert!(once.err.contains("no chat template"), "{}", once.err);
+    let answer = good(&["generate", "--chat", "-n", "12", "-p", "What is a trait?"]);
+    assert_eq!(answer.out, once.out);
+
+    let reset = chat(&[], "What is a trait?\n/reset\nWhat is a trait?\n");
+    assert_eq!(reset.out, once.out.repeat(2));
+    // What was said is read before the second answer, although it is not computed again.
+    let twice = chat(&[], "What is a trait?\nAnd an enum?\n");
+    let turn = |q: &str| format!("<|im_start|>user\n{q}<|endoftext|>\n<|im_start|>assistant\n");
+    let (first, second) = (turn("What is a trait?"), turn("And an enum?"));
+    let said = once.out.strip_suffix('\n').unwrap();
+    let prompt = format!("{first}{said}<|endoftext|>\n{second}");
+    let whole = good(&["generate", "-n", "12", "-p", &prompt]).out;
+    let answer = whole.strip_prefix(&prompt).unwrap();
+    assert_eq!(twice.out, format!("{}{answer}", once.out));
+
+    let told = chat(&["--system", "Be brief."], "What is a trait?\n");
+    let later = chat(
+        &[],
+        "/system Be brief.\nWhat is a trait?\n/quit\nnot read\n",
+    );
+    assert_eq!(told.out, later.out);
+    assert_ne!(told.out, once.out);
+}
+
+#[test]
+fn a_conversation_is_set_without_compiling_again() {
+    let set = chat(
+        &[],
+        "/set temp 1.5\n/set seed 9\n/set tokens 5\nWhat is a trait?\n",
+    );
+    let args = chat(
+        &["--temp", "1.5", "--seed", "9", "-n", "5"],
+        "What is a trait?\n",
+    );
+    assert_eq!((set.code, &set.out), (Some(0), &args.out), "{}", set.err);
+    assert_ne!(set.out, chat(&["-n", "5"], "What is a trait?\n").out);
+    assert!(chat(&[], "/help\n").out.contains("/reset"));
+}
+
+#[test]
+fn a_conversation_that_cannot_go_on_says_why() {
+    for (lines, parts) in [
+        ("/no\n", ["/no: no such command", "/help"]),
+        ("/set temp\n", ["/set temp", "a name and a value"]),
+        ("/set temp warm\n", ["/set temp warm", "from 0 to"]),
+        ("/set mood good\n", ["no such setting", "min-p"]),
+        ("a <|endoftext|> b\n", ["special token", "leave it out"]),
+    ] {
+        let run = chat(&[], lines);
+        assert_eq!(
+            (run.code, run.out.as_str()),
+            (Some(2), ""),
+            "{lines}: {}",
+            run.err
+        );
+        assert!(
+            parts.iter().all(|part| run.err.contains(part)),
+            "{}",
+            run.err
+        );
+    }
+    let full = chat(&["-c", "8"], "What is a trait?\n");
+    assert_eq!(full.code, Some(2));
+    assert!(
+        full.err.contains("the context of 8") && full.err.contains("--context"),
+        "{}",
+        full.err
+    );
+}
+
+#[test]
+fn benches_are_tables_of_markdown() {
+    let out = good(&["bench", "-p", "4", "-n", "2", "-r", "2", "--device", "cpu"]).out;
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "| model | device | dtype | test | tokens/s |");
+    // Processors that gain by it round the rows of a prompt.
+    let is_row = |line: &str, test: &str| {
+        let dtypes = ["f32", "f32 (f16 products)"];
+        let starts = dtypes.map(|dtype| format!("| embedded | cpu | {dtype} | {test} | "));
+        starts.iter().any(|start| line.starts_with(start))
+    };
+    assert!(is_row(lines[2], "prompt 4"), "{out}");
+    assert!(is_row(lines[3], "decode 2"), "{out}");
+    assert_eq!(lines.len(), 4);
+    let args = ["bench", "-p", "4", "-n", "2", "-r", "2", "--batch", "3"];
+    let out = good(&[&args[..], &["--device", "cpu"]].concat()).out;
+    let last = out.lines().last().unwrap_or_default();
+    assert!(is_row(last, "decode 2 x 3"), "{out}");
+    let tests = json(&[&args[..], &["--device", "cpu", "--json"]].concat())["tests"].clone();
+    let sequences = [0, 1, 2].map(|at| tests[at]["sequences"].as_u64());
+    assert_eq!(sequences, [Some(1), Some(1), Some(3)]);
+    let (rate, seconds) = (&tests[2]["tokens_per_second"], &tests[2]["seconds"]);
+    let rates = [0, 1].map(|at| 6.0 / seconds[at].as_f64().unwrap());
+    let mean = (rates[0] + rates[1]) / 2.0;
+    assert!(
+        (rate.as_f64().unwrap() / mean - 1.0).abs() < 1e-6,
+        "{tests}"
+    );
+    bad(&["bench", "-b", "0"], 2, &["--batch", "from 1 on"]);
+    bad(&["bench", "-r", "0"], 2, &["--repetitions", "from 1 on"]);
+}
+
+#[test]
+fn perplexity_is_that_of_the_likelihoods() {
+    let scratch = Scratch::new("perplexity");
+    let texts = "The borrow checker makes sure that references are valid. ".repeat(8);
+    let file = scratch.file("text.txt", &texts);
+    let of = |extra: &[&str]| {
+        let base = ["perplexity", "--json", "-c", "32", "--file", &file];
+        json(&[&base[..], extra].concat())
+    };
+    let v = of(&[]);
+    let (windows, perplexity) = (
+        v["windows"].as_u64().unwrap(),
+        v["perplexity"].as_f64().unwrap(),
+    );
+    assert!(windows > 1 && v["tokens"] == windows * 15, "{v}");
+    assert!(perplexity > 1.0 && perplexity < 100.0, "{v}");
+    assert!(v["error"].as_f64().unwrap() > 0.0);
+    assert_eq!(of(&["--windows", "1"])["tokens"], 15);
+    // Noise is foretold worse.
+    let noise = scratch.file("noise.txt", "qz jx 93 %% vv kq wpf zzt ".repeat(20));
+    let worse = json(&[
+        "perplexity",
+        "--json",
+        "-c",
+        "32",
+        "--windows",
+        "1",
+        "--file",
+        &noise,
+    ]);
+    assert!(
+        worse["perplexity"].as_f64().unwrap() > perplexity,
+        "{worse}"
+    );
+    let short = scratch.file("short.txt", "too short");
+    bad(
+        &["perplexity", "--file", &short],
+        2,
+        &[&short, "has no window"],
+    );
+}
+
+#[cfg(feature = "grammar")]
+#[test]
+fn texts_are_what_they_have_to_be() {
+    let scratch = Scratch::new("constrained");
+    let written = |args: &[&str]| -> (String, String) {
+        let v = json(&[&["generate", "--json", "-n", "200"], args].concat());
+        let of = |name: &str| v[name].as_str().unwrap().to_string();
+        (of("text"), of("stop"))
+    };
+    let schema = r#"{"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 12},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2}},
+        "required": ["n", "tags"], "additionalProperties": false}"#;
+    let file = scratch.file("schema.json", schema);
+    for schema in [schema, &file] {
+        for more in [&["--temp", "0"][..], &["--temp", "2", "--seed", "9"]] {
+            let (text, stop) = written(&[&["--json-schema", schema], more].concat());
+            assert_eq!(stop, "end", "{text}");
+            let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert!((1..=12).contains(&found["n"].as_i64().unwrap()), "{text}");
+            assert_eq!(found["tags"].as_array().unwrap().len(), 2);
+        }
+    }
+    let (time, _) = written(&["--regex", "[01][0-9]:[0-5]0"]);
+    assert!(
+        time.len() == 5 && time.ends_with('0') && &time[2..3] == ":",
+        "{time}"
+    );
+    let lark = scratch.file(
+        "pairs.lark",
+        "start: pair pair\npair: \"<\" /[a-c]/ \">\"\n",
+    );
+    let (pairs, stop) = written(&["--grammar", &lark]);
+    assert_eq!((pairs.len(), stop.as_str()), (6, "end"), "{pairs}");
+}
+
+#[cfg(feature = "grammar")]
+#[test]
+fn what_is_no_grammar_is_refused() {
+    for (args, code, said) in [
+        (["--json-schema", "{"], 2, "not JSON"),
+        (
+            ["--json-schema", r#"{"type": "nonsense"}"#],
+            1,
+            "JSON schema is refused",
+        ),
+        (["--regex", "("], 1, "regular expression is refused"),
+        (["--grammar", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+    ] {
+        bad(
+            &[&["generate", "-n", "4"], &args[..]].concat(),
+            code,
+            &[said],
+        );
+    }
+    let both = ["generate", "--regex", "a", "--json-schema", "{}"];
+    bad(&both, 2, &["cannot be used with"]);
+}

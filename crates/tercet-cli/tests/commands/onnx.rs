@@ -1,0 +1,197 @@
+//! ONNX models through the commands: run, inspect, explain, verify, trace.
+
+use crate::common::{Scratch, bad, f32s, good, json, npy, usable_devices};
+use prost::Message;
+use tercet_onnx::proto::*;
+
+fn text(s: &str) -> Option<String> {
+    Some(s.to_string())
+}
+
+/// A tensor's name and type; what is no number is a symbol.
+fn info(name: &str, elem_type: i32, dims: &[&str]) -> ValueInfoProto {
+    let dim = |d: &&str| DimensionProto {
+        dim_value: d.parse().ok(),
+        dim_param: d.parse::<i64>().is_err().then(|| d.to_string()),
+    };
+    let shape = Some(TensorShapeProto {
+        dim: dims.iter().map(dim).collect(),
+    });
+    let value = Some(TypeValue::Tensor(TensorTypeProto {
+        elem_type: Some(elem_type),
+        shape,
+    }));
+    ValueInfoProto {
+        name: text(name),
+        r#type: Some(TypeProto { value }),
+    }
+}
+
+fn node(op: &str, input: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: text(op),
+        input: input.iter().map(|s| s.to_string()).collect(),
+        output: vec![output.to_string()],
+        ..NodeProto::default()
+    }
+}
+
+/// `y = relu(reshape(x @ w, shape))` with `x [rows, 9]`, and `z = x @ w`.
+fn model() -> ModelProto {
+    let weights = (0..9 * 8).map(|i| f32::from(i as u8) / 8.0 - 4.0);
+    let w = TensorProto {
+        name: text("w"),
+        dims: vec![9, 8],
+        data_type: Some(1),
+        float_data: weights.collect(),
+        ..TensorProto::default()
+    };
+    let graph = GraphProto {
+        node: vec![
+            node("MatMul", &["x", "w"], "z"),
+            node("Reshape", &["z", "shape"], "r"),
+            node("Relu", &["r"], "y"),
+        ],
+        initializer: vec![w],
+        input: vec![info("x", 1, &["rows", "9"]), info("shape", 7, &["2"])],
+        output: vec![info("y", 1, &["?", "?"]), info("z", 1, &["rows", "8"])],
+        ..GraphProto::default()
+    };
+    ModelProto {
+        ir_version: Some(9),
+        producer_name: text("by hand"),
+        graph: Some(graph),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(18),
+        }],
+        metadata_props: vec![StringStringEntryProto {
+            key: text("author"),
+            value: text("nobody"),
+        }],
+        ..ModelProto::default()
+    }
+}
+
+struct Files {
+    dir: Scratch,
+    model: String,
+    x: String,
+    shape: String,
+}
+
+fn files(test: &str) -> Files {
+    let dir = Scratch::new(test);
+    let ones = npy("<f4", "(2, 9)", &f32s(&[1.0; 18]));
+    let sizes: Vec<u8> = [-1i64, 4].iter().flat_map(|n| n.to_le_bytes()).collect();
+    Files {
+        model: dir.file("m.onnx", model().encode_to_vec()),
+        x: format!("x={}", dir.file("x.npy", ones)),
+        shape: format!("shape={}", dir.file("s.npy", npy("<i8", "(2,)", &sizes))),
+        dir,
+    }
+}
+
+#[test]
+fn a_model_runs_on_every_device_and_writes_its_outputs() {
+    let f = files("onnx-run");
+    // Columns of the weights: sums of j / 8 + i - 4 over nine rows i.
+    let sums: Vec<f64> = (0..8).map(|j| 9.0 * f64::from(j) / 8.0).collect();
+    for device in usable_devices() {
+        let given = ["-i", &f.x, "-i", &f.shape, "--device", &device];
+        let rows = json(&[&["run", &f.model, "--json"], &given[..]].concat());
+        assert_eq!(rows[0]["name"], "y");
+        assert_eq!(rows[0]["shape"], serde_json::json!([4, 4]));
+        let z: Vec<f64> = serde_json::from_value(rows[1]["values"].clone()).unwrap();
+        assert_eq!(z, [sums.clone(), sums.clone()].concat(), "{device}");
+    }
+    let to = f.dir.path("out.npz");
+    good(&["run", &f.model, "-i", &f.x, "-i", &f.shape, "-o", &to]);
+    let archive = std::fs::read(&to).unwrap();
+    let has = |name: &[u8]| archive.windows(name.len()).any(|w| w == name);
+    assert!(has(b"y.npy") && has(b"z.npy"));
+}
+
+#[test]
+fn inspect_says_what_the_file_declares() {
+    let f = files("onnx-inspect");
+    let about = json(&["inspect", &f.model, "--json"]);
+    assert_eq!(about["opsets"]["ai.onnx"], 18);
+    assert_eq!(about["metadata"]["author"], "nobody");
+    assert_eq!(about["operators"]["MatMul"], 1);
+    assert_eq!(
+        about["inputs"][0]["shape"],
+        serde_json::json!(["rows", "9"])
+    );
+    assert_eq!(about["parameters"], 72);
+    assert_eq!(about["deciding"], serde_json::json!(["shape"]));
+    assert_eq!(about["unsupported"], serde_json::json!([]));
+    let shown = good(&["inspect", &f.model]).out;
+    for part in [
+        "x      float [rows, 9]",
+        "decides shapes",
+        "3 nodes",
+        "by hand",
+    ] {
+        assert!(shown.contains(part), "no {part:?} in {shown}");
+    }
+    let mut other = model();
+    other.graph.as_mut().unwrap().node[2].op_type = text("Nonsense");
+    let other = f.dir.file("other.onnx", other.encode_to_vec());
+    let shown = good(&["inspect", &other]).out;
+    assert!(shown.contains("cannot run the model"), "{shown}");
+    assert!(shown.contains("1  Nonsense"), "{shown}");
+}
+
+#[test]
+fn explain_verify_and_trace_take_models() {
+    let f = files("onnx-look");
+    let explained = good(&[
+        "explain", &f.model, "-i", &f.shape, "--bound", "rows=4", "--device", "cpu",
+    ]);
+    assert!(explained.out.contains("mat_mul"), "{}", explained.out);
+    let verified = [
+        "verify", &f.model, "-i", &f.x, "-i", &f.shape, "--json", "--device", "cpu",
+    ];
+    assert_eq!(json(&verified)["agrees"], true);
+    let to = f.dir.path("trace.json");
+    let mut trace = vec!["trace", "-m", &f.model, "-i", &f.shape, "-b", "rows=4"];
+    trace.extend(["-n", "1", "--device", "cpu", "-o", &to]);
+    good(&trace);
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert_eq!(events.iter().filter(|e| e["name"] == "run").count(), 2);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let f = files("onnx-wrong");
+    bad(
+        &["run", &f.model, "-i", &f.x],
+        1,
+        &["#1 (Reshape)", "`shape`", "--input NAME=FILE.npy"],
+    );
+    bad(&["run", &f.model, "-i", &f.shape], 2, &["`x`", "missing"]);
+    bad(
+        &["explain", &f.model, "-i", &f.shape],
+        2,
+        &["`rows`", "--bound rows=N"],
+    );
+    bad(
+        &["verify", &f.model, "-i", &f.shape, "--dtype", "f16"],
+        2,
+        &["--dtype", "ONNX"],
+    );
+    bad(
+        &["trace", "-m", &f.model, "-p", "x", "-i", &f.shape],
+        2,
+        &["--prompt"],
+    );
+    bad(&["trace", "--bound", "rows=1"], 2, &["ONNX"]);
+    let cut = &model().encode_to_vec()[..60];
+    let cut = f.dir.file("cut.onnx", cut);
+    for command in ["run", "inspect", "explain", "verify"] {
+        bad(&[command, &cut], 1, &["cut.onnx", "not an ONNX file"]);
+        bad(&[command, "none.onnx"], 1, &["none.onnx"]);
+    }
+}

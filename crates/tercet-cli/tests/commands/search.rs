@@ -1,0 +1,373 @@
+//! `tercet search`: an index of a folder, brought up to date, and what is nearest to a query.
+
+use crate::common::{Scratch, bad, data, good, json};
+use serde_json::{Value, json as of};
+
+const MODEL: &str = "encoders/sentence-a";
+
+/// A folder of texts, and arguments that index it.
+struct Folder {
+    scratch: Scratch,
+    model: String,
+}
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let scratch = Scratch::new(test);
+        std::fs::create_dir_all(scratch.path("texts/deep")).unwrap();
+        std::fs::create_dir_all(scratch.path("texts/.hidden")).unwrap();
+        scratch.file("texts/a.txt", "a cat sleeps\n\nthe dog\nsees a bird\n");
+        scratch.file("texts/deep/b.md", "two birds fly\n");
+        scratch.file("texts/empty.txt", "\n\n");
+        scratch.file("texts/zeros.bin", b"a\0b");
+        scratch.file("texts/.hidden/c.txt", "the old tree");
+        Folder {
+            scratch,
+            model: data(MODEL),
+        }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.scratch.path(name)
+    }
+
+    fn index_with(&self, more: &[&str]) -> Value {
+        json(&[&self.indexing()[..], &["--json"], more].concat())
+    }
+
+    fn indexing(&self) -> [&str; 7] {
+        // Paths live as long as the process: a test has a handful of them.
+        let leak = |name: &str| -> &'static str { self.path(name).leak() };
+        let (folder, output) = (leak("texts"), leak("i.safetensors"));
+        ["search", "index", "-m", &self.model, folder, "-o", output]
+    }
+
+    fn search(&self, query: &str, more: &[&str]) -> Value {
+        let index = self.path("i.safetensors");
+        json(
+            &[
+                &["search", "-m", &self.model, &index, query, "--json"],
+                more,
+            ]
+            .concat(),
+        )
+    }
+}
+
+#[test]
+fn what_is_nearest_is_found_with_its_place() {
+    let folder = Folder::new("search-found");
+    let report = folder.index_with(&[]);
+    let want =
+        of!({"vectors": 3, "made": 3, "files": 3, "left_out": ["zeros.bin"], "finished": true});
+    assert_eq!(report, want);
+    // The folder's prompts differ: with that of documents a text is nearest to itself.
+    let rows = folder.search("the dog\nsees a bird", &["--prompt", "document"]);
+    let first = &rows[0];
+    assert_eq!(
+        (&first["file"], &first["lines"], &first["text"]),
+        (&of!("a.txt"), &of!([3, 4]), &of!("the dog\nsees a bird"))
+    );
+    assert!(
+        (first["score"].as_f64().unwrap() - 1.0).abs() < 1e-5,
+        "{first}"
+    );
+    assert_eq!(rows.as_array().unwrap().len(), 3);
+    // Queries have the folder's own prompt for them.
+    let own = folder.search("two birds fly", &[]);
+    assert_eq!(own, folder.search("two birds fly", &["--prompt", "query"]));
+    assert_ne!(
+        own,
+        folder.search("two birds fly", &["--prompt", "document"])
+    );
+    let scores: Vec<f64> = own
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| r["score"].as_f64().unwrap())
+        .collect();
+    assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+
+    let index = folder.path("i.safetensors");
+    let out = good(&["search", "-m", &folder.model, &index, "a cat", "-n", "1"]).out;
+    assert_eq!(out.lines().count(), 1, "{out}");
+    folder.scratch.file("texts/deep/b.md", "two dogs\n");
+    std::fs::remove_file(folder.path("texts/a.txt")).unwrap();
+    let rows = folder.search("two birds fly", &[]);
+    for row in rows.as_array().unwrap() {
+        assert_eq!(
+            (&row["changed"], row.get("text")),
+            (&of!(true), None),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn only_what_changed_is_embedded_again() {
+    let folder = Folder::new("search-changed");
+    folder.index_with(&[]);
+    let bytes = |folder: &Folder| std::fs::read(folder.path("i.safetensors")).unwrap();
+    let before = bytes(&folder);
+    let same = folder.index_with(&[]);
+    assert_eq!((&same["made"], &same["vectors"]), (&of!(0), &of!(3)));
+    assert_eq!(bytes(&folder), before);
+
+    folder
+        .scratch
+        .file("texts/deep/b.md", "two birds fly\n\na red house\n");
+    folder.scratch.file("texts/new.txt", "the green tree");
+    std::fs::remove_file(folder.path("texts/a.txt")).unwrap();
+    let changed = folder.index_with(&[]);
+    assert_eq!((&changed["made"], &changed["vectors"]), (&of!(3), &of!(3)));
+    let by = |query: &str| folder.search(query, &["--prompt", "document", "-n", "1"])[0].clone();
+    assert_eq!(
+        (&by("a red house")["file"], &by("a red house")["lines"]),
+        (&of!("deep/b.md"), &of!([3, 3]))
+    );
+    assert_eq!(by("the green tree")["file"], "new.txt");
+}
+
+/// An index of one file of which an interruption left the first `rows` vectors.
+fn half_done(bytes: &[u8], rows: usize) -> Vec<u8> {
+    let data = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+    let note = header["__metadata__"]["tercet_search"].as_str().unwrap();
+    let mut note: Value = serde_json::from_str(note).unwrap();
+    note["files"][0]["count"] = of!(rows);
+    note["files"][0]["whole"] = of!(false);
+    let mut cut = of!({"__metadata__": {"tercet_search": note.to_string()}});
+    let mut kept = Vec::new();
+    for name in ["lines", "vectors"] {
+        let begin = data + header[name]["data_offsets"][0].as_u64().unwrap() as usize;
+        let width = header[name]["shape"][1].as_u64().unwrap() as usize;
+        let (from, len) = (kept.len(), rows * width * 4);
+        kept.extend(&bytes[begin..begin + len]);
+        cut[name] = of!({
+            "dtype": header[name]["dtype"], "shape": [rows, width], "data_offsets": [from, from + len],
+        });
+    }
+    let cut = cut.to_string();
+    let len = (cut.len() as u64).to_le_bytes();
+    [&len[..], cut.as_bytes(), &kept].concat()
+}
+
+#[test]
+fn a_file_that_was_half_done_goes_on() {
+    let folder = Folder::new("search-half");
+    for name in ["a.txt", "deep/b.md", "empty.txt", "zeros.bin"] {
+        std::fs::remove_file(folder.path(&format!("texts/{name}"))).unwrap();
+    }
+    folder
+        .scratch
+        .file("texts/one.txt", "a cat\n\nthe dog\n\na bird\n");
+    folder.index_with(&[]);
+    let index = folder.path("i.safetensors");
+    let whole = std::fs::read(&index).unwrap();
+    let half = half_done(&whole, 2);
+    std::fs::write(&index, &half).unwrap();
+    assert_eq!(folder.search("a", &[]).as_array().map(Vec::len), Some(2));
+    let report = folder.index_with(&[]);
+    assert_eq!((&report["made"], &report["vectors"]), (&of!(1), &of!(3)));
+    let vectors = |bytes: &[u8]| bytes[bytes.len() - 3 * 10 * 4..].to_vec();
+    let now = std::fs::read(&index).unwrap();
+    let numbers = |bytes: &[u8]| -> Vec<f32> {
+        let all = vectors(bytes);
+        all.as_chunks::<4>()
+            .0
+            .iter()
+            .map(|x| f32::from_le_bytes(*x))
+            .collect()
+    };
+    for (x, y) in numbers(&now).iter().zip(numbers(&whole)) {
+        assert!((x - y).abs() < 1e-5, "{x} {y}");
+    }
+    // Of another content it begins anew.
+    std::fs::write(&index, &half).unwrap();
+    folder.scratch.file("texts/one.txt", "a bird\n\nthe dog\n");
+    let report = folder.index_with(&[]);
+    assert_eq!((&report["made"], &report["vectors"]), (&of!(2), &of!(2)));
+}
+
+#[test]
+fn indices_of_others_are_refused() {
+    let folder = Folder::new("search-refused");
+    folder.index_with(&[]);
+    let index = folder.path("i.safetensors");
+    let other = data("encoders/sentence-c");
+    bad(
+        &["search", "-m", &other, &index, "a"],
+        1,
+        &["another model"],
+    );
+    let mut args = folder.indexing();
+    args[3] = &other;
+    bad(&args, 1, &["another model"]);
+    bad(
+        &[&folder.indexing()[..], &["--by", "lines"]].concat(),
+        1,
+        &["paragraphs", "lines"],
+    );
+    bad(
+        &[&folder.indexing()[..], &["--dims", "4"]].concat(),
+        1,
+        &["4 dimensions"],
+    );
+    let mut args = folder.indexing();
+    let deep = folder.path("texts/deep");
+    args[4] = &deep;
+    bad(&args, 1, &["is an index of", "name another file"]);
+    bad(
+        &["search", "-m", &folder.model, "/nowhere/i", "a"],
+        1,
+        &["/nowhere/i"],
+    );
+    bad(&["search"], 2, &[]);
+}
+
+#[test]
+fn damaged_indices_are_refused_and_stay() {
+    let folder = Folder::new("search-damaged");
+    folder.index_with(&[]);
+    let bytes = std::fs::read(folder.path("i.safetensors")).unwrap();
+    let damage = |name: &str, bytes: &[u8], said: &[&str]| {
+        let path = folder.scratch.file(name, bytes);
+        bad(&["search", "-m", &folder.model, &path, "a"], 1, said);
+        bad(
+            &[
+                "search",
+                "index",
+                "-m",
+                &folder.model,
+                &folder.path("texts"),
+                "-o",
+                &path,
+            ],
+            1,
+            said,
+        );
+        assert_eq!(
+            std::fs::read(&path).unwrap(),
+            bytes,
+            "an index that is refused stays"
+        );
+    };
+    damage(
+        "cut",
+        &bytes[..bytes.len() - 8],
+        &["no index that can be read"],
+    );
+    let model = std::fs::read(format!("{}/model.safetensors", data(MODEL))).unwrap();
+    damage("model", &model, &["no sound index", "tercet_search"]);
+    // Lines stand before vectors.
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut backwards = bytes.clone();
+    backwards[header + 4..header + 8].fill(0);
+    damage("backwards", &backwards, &["no sound index", "lines"]);
+    let mut far = bytes.clone();
+    let last = far.len() - 4;
+    far[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    let text = String::from_utf8_lossy(&bytes[8..header]).into_owned();
+    assert!(text.contains("vectors"), "{text}");
+    damage("nan", &far, &["no sound index"]);
+    let changed = |from: &str, to: &str| {
+        let new = text.replace(from, to);
+        assert_eq!(new.len(), text.len(), "{from}");
+        [&bytes[..8], new.as_bytes(), &bytes[header..]].concat()
+    };
+    damage(
+        "version",
+        &changed("version\\\":1", "version\\\":7"),
+        &["version 7"],
+    );
+    damage(
+        "counts",
+        &changed("count\\\":1", "count\\\":9"),
+        &["no sound index", "vectors"],
+    );
+    damage(
+        "field",
+        &changed("whole", "wheel"),
+        &["no sound index", "wheel"],
+    );
+}
+
+#[test]
+fn long_passages_are_named() {
+    let folder = Folder::new("search-long");
+    folder.scratch.file(
+        "texts/long.txt",
+        "\na cat\n\na cat a cat a cat a cat a cat\n",
+    );
+    bad(
+        &folder.indexing(),
+        1,
+        &["long.txt, line 4", "at most 9", "--truncate"],
+    );
+    // What came before was kept.
+    assert_eq!(
+        folder.search("a cat", &[]).as_array().map(Vec::len),
+        Some(0)
+    );
+    let mut args = folder.indexing().to_vec();
+    let other = folder.path("other");
+    args[6] = &other;
+    args.extend(["--truncate", "--by", "lines", "--json"]);
+    let report = json(&args);
+    assert_eq!(
+        (&report["finished"], &report["vectors"]),
+        (&of!(true), &of!(6))
+    );
+}
+
+#[test]
+fn pictures_are_found_by_texts_and_pictures() {
+    let scratch = Scratch::new("search-pictures");
+    std::fs::create_dir_all(scratch.path("all")).unwrap();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(data("vision/pictures")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        if ["gray.png", "photo.jpg", "tall.png", "wide.png"].contains(&&*name) {
+            std::fs::copy(&path, scratch.path(&format!("all/{name}"))).unwrap();
+            names.push(name);
+        }
+    }
+    names.sort();
+    scratch.file("all/notes.txt", "no picture");
+    let (model, folder, index) = (
+        data("vision/clip-a"),
+        scratch.path("all"),
+        scratch.path("i"),
+    );
+    let report = json(&[
+        "search", "index", "-m", &model, &folder, "-o", &index, "--json",
+    ]);
+    assert_eq!(report["vectors"], of!(names.len()));
+    assert_eq!(report["left_out"], of!(["notes.txt"]));
+    let query = format!("{folder}/{}", names[0]);
+    let rows = json(&["search", "-m", &model, &index, &query, "--json"]);
+    assert!(
+        (rows[0]["score"].as_f64().unwrap() - 1.0).abs() < 1e-5,
+        "{rows}"
+    );
+    assert!(
+        rows[0].get("lines").is_none() && rows[0].get("text").is_none(),
+        "{rows}"
+    );
+    bad(
+        &[
+            "search",
+            "index",
+            "-m",
+            &model,
+            &folder,
+            "-o",
+            &scratch.path("l"),
+            "--by",
+            "lines",
+        ],
+        1,
+        &["index of pictures"],
+    );
+}

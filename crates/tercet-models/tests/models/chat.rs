@@ -1,0 +1,407 @@
+//! Chat templates: against Jinja 2, under attack, and which tokens of a conversation are learnt.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use crate::common::{GgufWriter, data, temp_dir};
+use tercet_models::dataset::template::{Limits, Template, TemplateError, Value};
+use tercet_models::dataset::{
+    Chat, ChatTemplate, Corpus, CorpusOptions, DataError, LineError, Message, Role,
+};
+use tercet_models::{Gguf, MappedFile, ModelFiles, Tokenizer};
+
+/// 2024-07-26, as in `make.py`.
+const NOW: i64 = 1_721_952_000;
+
+fn variables(value: &Value) -> Vec<(&str, Value)> {
+    let entries = value.as_map().unwrap().iter();
+    entries.map(|(k, v)| (&**k, v.clone())).collect()
+}
+
+#[test]
+fn templates_render_as_jinja_renders_them() {
+    let text = std::fs::read_to_string(data("chat-templates/cases.json")).unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let templates = file.get("templates").unwrap();
+    let cases = file.get("cases").unwrap().as_list().unwrap();
+    for case in cases {
+        let name = case.get("name").unwrap().as_text().unwrap();
+        let template = match case.get("of") {
+            Some(of) => templates.get(of.as_text().unwrap()).unwrap(),
+            None => case.get("template").unwrap(),
+        };
+        let variables = variables(case.get("vars").unwrap());
+        let rendered = Template::parse(template.as_text().unwrap())
+            .and_then(|t| t.render(&variables, NOW, Limits::default()));
+        if case.get("error").is_some() {
+            assert!(rendered.is_err(), "{name}: {rendered:?}");
+            continue;
+        }
+        let rendered = rendered.unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(
+            rendered.text,
+            case.get("text").unwrap().as_text().unwrap(),
+            "{name}"
+        );
+        let spans: Vec<[usize; 2]> =
+            serde_json::from_str(&json(case.get("spans").unwrap())).unwrap();
+        let found: Vec<[usize; 2]> = rendered
+            .generated
+            .iter()
+            .map(|r| [r.start, r.end])
+            .collect();
+        assert_eq!(found, spans, "{name}");
+    }
+    assert!(templates.as_map().unwrap().len() >= 14 && cases.len() > 210);
+}
+
+/// JSON of a value, by the template language itself.
+fn json(value: &Value) -> String {
+    let template = Template::parse("{{ x | tojson }}").unwrap();
+    let rendered = template.render(&[("x", value.clone())], 0, Limits::default());
+    rendered.unwrap().text
+}
+
+fn render(source: &str) -> Result<String, TemplateError> {
+    let template = Template::parse(source)?;
+    Ok(template.render(&[], NOW, Limits::default())?.text)
+}
+
+#[test]
+fn hostile_templates_end_as_errors() {
+    let grow = |step: &str| {
+        format!(
+            "{{% set ns = namespace(x=['aaaaaaaa']) %}}{{% for i in range(90000) %}}\
+             {{% set ns.x = {step} %}}{{% endfor %}}{{{{ ns.x == ns.x }}}}"
+        )
+    };
+    let loops = |body: &str| {
+        format!(
+            "{{% for a in range(99999) %}}{{% for b in range(99999) %}}{body}{{% endfor %}}\
+             {{% endfor %}}"
+        )
+    };
+    let raw = "y".repeat(10_000);
+    let bombs = [
+        grow("ns.x ~ ns.x"),
+        grow("ns.x | string ~ ns.x"),
+        grow("ns.x + ns.x"),
+        grow("[ns.x]"),
+        grow("[ns.x, ns.x]"),
+        grow("{'a': ns.x, 'b': ns.x}"),
+        grow("ns.x | tojson"),
+        grow("(ns.x | string).replace('a', 'aa')"),
+        grow("ns.x | join('bb') ~ ns.x | string"),
+        grow("ns.x * 3"),
+        loops(""),
+        loops("{% set x = 1 %}"),
+        loops("{% if true %}{% continue %}{% endif %}"),
+        format!("{{% set x %}}{}{{% endset %}}", loops(&raw)),
+        loops("{{ range(99999) | length }}"),
+        "{{ range(10 ** 18) }}".to_owned(),
+        "{{ range(100001) }}".to_owned(),
+        "{{ 'a' * 10 ** 15 }}".to_owned(),
+        "{{ [1] * 10 ** 15 }}".to_owned(),
+        "{{ {'a': 1} | tojson(indent=10 ** 15) }}".to_owned(),
+        "{{ 'a' | indent(10 ** 15, true) }}".to_owned(),
+        "{{ ('ab' * 1000000).strip('ab' * 1000000) }}".to_owned(),
+        "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m('a') }}".to_owned(),
+        "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
+        format!("{{{{ {}1{} }}}}", "(".repeat(100_000), ")".repeat(100_000)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(100_000)),
+        format!("{{{{ {}1 }}}}", "-".repeat(100_000)),
+        format!("{{{{ {}1 }}}}", "1 + ".repeat(100_000)),
+        format!("{{{{ {}1 }}}}", "1 and ".repeat(100_000)),
+        format!("{{{{ 1{} }}}}", " | string".repeat(90_000)),
+        format!("{{{{ {}1 }}}}", "[".repeat(100_000)),
+        "{% if 1 %}".repeat(50_000),
+        "{% for x in [1] %}".repeat(50_000),
+        " ".repeat(2 << 20),
+    ];
+    for bomb in bombs {
+        let shown: String = bomb.chars().take(120).collect();
+        let start = Instant::now();
+        let result = render(&bomb);
+        assert!(result.is_err(), "{shown}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{shown}");
+    }
+}
+
+#[test]
+fn errors_of_templates_name_the_line() {
+    let line = |source: &str| match render(source).unwrap_err() {
+        TemplateError::Syntax { line, .. }
+        | TemplateError::Unsupported { line, .. }
+        | TemplateError::Failed { line, .. }
+        | TemplateError::Limit { line, .. } => line,
+        other => panic!("{other}"),
+    };
+    assert_eq!(line("a\n{{ 1 +\n }}"), 2);
+    assert_eq!(line("a\nb\n{% include 'x' %}"), 3);
+    assert_eq!(line("a\n\n{{ x.y }}"), 3);
+    assert_eq!(
+        line("a\n{% for x in range(2) %}\n{{ x | nothing }}{% endfor %}"),
+        3
+    );
+    assert_eq!(line("a\n{% for x in range(2) %}\n\n"), 2);
+    let raised = render("{{ raise_exception('roles must alternate') }}").unwrap_err();
+    assert_eq!(
+        raised,
+        TemplateError::Raised {
+            message: "roles must alternate".to_owned()
+        }
+    );
+}
+
+const SPECIAL: [&str; 5] = ["<|im_start|>", "<|im_end|>", "<|h|>", "<|/h|>", "<|eot|>"];
+
+/// The small model's tokenizer with the special tokens of chat models.
+static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
+    let json = std::fs::read(data("tiny-rust-llama/tokenizer.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    for (at, token) in SPECIAL.iter().enumerate() {
+        let entry = serde_json::json!({
+            "id": 2048 + at, "content": token, "special": true, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false,
+        });
+        json["added_tokens"].as_array_mut().unwrap().push(entry);
+    }
+    Tokenizer::from_json(json.to_string().as_bytes()).unwrap()
+});
+
+const CHATML: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + \
+    '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}\
+    {% endif %}";
+const LLAMA3: &str = "{{ bos_token }}{% for m in messages %}{{ '<|h|>' + m.role + '<|/h|>\\n\\n' + \
+    m.content | trim + '<|eot|>' }}{% endfor %}{% if add_generation_prompt %}\
+    {{ '<|h|>assistant<|/h|>\\n\\n' }}{% endif %}";
+const MARKED: &str = "{% for m in messages %}<|h|>{{ m.role }}\n\
+    {% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|eot|>{% endgeneration %}\
+    {% else %}{{ m.content }}{% endif %}{% endfor %}";
+/// An answer that is not the last one loses its reasoning.
+const THINKING: &str = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}\
+    {% if m.role == 'assistant' and loop.last %}{{ '<think></think>' }}{% endif %}\
+    {{ m.content + '<|im_end|>\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+/// Instructions in brackets, and nothing that announces an answer.
+const BRACKETS: &str = "{% for m in messages %}{% if m.role == 'user' %}{{ '[' + m.content + ']' }}\
+    {% else %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}";
+
+fn template(source: &str) -> ChatTemplate {
+    let tokens = [
+        ("bos_token", "<|endoftext|>"),
+        ("eos_token", "<|endoftext|>"),
+    ];
+    let tokens = tokens.map(|(k, v)| (k.to_owned(), v.to_owned()));
+    ChatTemplate::new(source, &tokens).unwrap().at(NOW)
+}
+
+fn chat(messages: &[(Role, &str)]) -> Chat {
+    let messages = messages
+        .iter()
+        .map(|(role, text)| Message::new(*role, text));
+    Chat {
+        messages: messages.collect(),
+        tools: Value::None,
+    }
+}
+
+fn talk() -> Chat {
+    chat(&[
+        (Role::System, "be a"),
+        (Role::User, "what is a?"),
+        (Role::Assistant, "a"),
+        (Role::User, "and b?"),
+        (Role::Assistant, " let b = a;\n"),
+    ])
+}
+
+/// A conversation as tokens, by way of a file: `(learnt text, whole text)`, learnt parts in `|`.
+fn learnt(template: &ChatTemplate, name: &str, chat: &Chat) -> (String, String) {
+    let messages = chat.messages.iter();
+    let messages: Vec<_> = messages
+        .map(|m| serde_json::json!({"role": m.role().name(), "content": m.content()}))
+        .collect();
+    let path = temp_dir("learnt").join(format!("{name}.jsonl"));
+    std::fs::write(&path, serde_json::json!({"messages": messages}).to_string()).unwrap();
+    let options = CorpusOptions {
+        eos: Some(0),
+        ..CorpusOptions::default()
+    };
+    let corpus = Corpus::read(&path, &TOKENIZER, Some(template), options).unwrap();
+    let document = &corpus.documents()[0];
+    let mut parts = String::new();
+    let mut run = Vec::new();
+    for (at, token) in document.tokens().iter().enumerate() {
+        if document.is_learnt(at) {
+            run.push(*token);
+        } else if !run.is_empty() {
+            parts += &format!("{}|", TOKENIZER.decode_with_special(&run).unwrap());
+            run.clear();
+        }
+    }
+    parts += &TOKENIZER.decode_with_special(&run).unwrap();
+    let whole = TOKENIZER.decode_with_special(document.tokens()).unwrap();
+    (parts, whole)
+}
+
+#[test]
+fn answers_and_their_ends_are_learnt() {
+    let cases = [
+        ("chatml", CHATML, "a<|im_end|>| let b = a;\n<|im_end|>|"),
+        ("llama3", LLAMA3, "a<|eot|>|let b = a;<|eot|>"),
+        ("generation", MARKED, "a<|eot|>| let b = a;\n<|eot|>"),
+        (
+            "thinking",
+            THINKING,
+            "a<|im_end|>|<think></think> let b = a;\n<|im_end|>|",
+        ),
+    ];
+    for (name, source, wanted) in cases {
+        let template = template(source);
+        let (found, whole) = learnt(&template, name, &talk());
+        assert_eq!(found, wanted, "{name}");
+        let rendered = template
+            .render(&talk().messages, &Value::None, false)
+            .unwrap();
+        assert_eq!(whole, rendered.text, "{name}");
+    }
+    let talk = chat(&[
+        (Role::User, "b"),
+        (Role::Assistant, "a"),
+        (Role::User, "c"),
+        (Role::Assistant, "d"),
+    ]);
+    let (found, _) = learnt(&template(BRACKETS), "brackets", &talk);
+    assert_eq!(found, " a <|endoftext|>| d <|endoftext|>");
+    // A template that ends nothing: the end of sequence is put behind the last answer.
+    let open = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}\
+                {% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
+    let (found, whole) = learnt(&template(open), "open", &talk);
+    assert!(found.ends_with("d\n<|endoftext|>"), "{found:?}");
+    assert!(whole.ends_with("assistant: d\n<|endoftext|>"));
+}
+
+#[test]
+fn answers_that_cannot_be_found_are_refused() {
+    // Neither a beginning of the whole nor the words of an answer occur.
+    let counts = "{{ messages|length }}{% for m in messages %}{{ m.content|length }};{% endfor %}";
+    let error = template(counts).conversation(&talk()).unwrap_err();
+    assert!(
+        matches!(error, LineError::AnswerNotFound { index: 2 }),
+        "{error:?}"
+    );
+    let picky = "{{ raise_exception('no system message') }}";
+    let error = template(picky).conversation(&talk()).unwrap_err();
+    assert!(matches!(
+        error,
+        LineError::Template(TemplateError::Raised { .. })
+    ));
+    let many = chat(&vec![(Role::Assistant, "a"); 1001]);
+    let error = template(CHATML).conversation(&many).unwrap_err();
+    assert!(matches!(
+        error,
+        LineError::TooManyMessages { found: 1001, .. }
+    ));
+    let nothing = "{% for m in messages if false %}{% generation %}{% endgeneration %}{% endfor %}";
+    let error = template(nothing).conversation(&talk()).unwrap_err();
+    assert!(matches!(error, LineError::NoAnswer));
+    // The line of the file is named.
+    let path = temp_dir("picky").join("x.jsonl");
+    let line = r#"{"messages": [{"role": "assistant", "content": "a"}]}"#;
+    std::fs::write(&path, format!("\n{line}\n")).unwrap();
+    let options = CorpusOptions::default();
+    let error = Corpus::read(&path, &TOKENIZER, Some(&template(picky)), options).unwrap_err();
+    assert!(matches!(
+        error,
+        DataError::Line {
+            line: 2,
+            source: LineError::Template(_),
+            ..
+        }
+    ));
+}
+
+/// A folder of the small model with these files beside.
+fn folder(test: &str, files: &[(&str, &str)]) -> ModelFiles {
+    let dir = temp_dir(test);
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        std::fs::copy(data("tiny-rust-llama").join(name), dir.join(name)).unwrap();
+    }
+    for (name, text) in files {
+        std::fs::write(dir.join(name), text).unwrap();
+    }
+    ModelFiles::open(dir).unwrap()
+}
+
+fn first_turn(template: &ChatTemplate) -> String {
+    let messages = [Message::new(Role::Assistant, "A")];
+    template
+        .render(&messages, &Value::None, false)
+        .unwrap()
+        .text
+}
+
+#[test]
+fn templates_of_models() {
+    let of = |test, files: &[(&str, &str)]| {
+        ChatTemplate::of(&folder(test, files), &TOKENIZER)
+            .map(|t| (first_turn(&t), t.note().is_some()))
+    };
+    let config = r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>",
+        "chat_template": "{{ bos_token + messages[0].content + eos_token }}"}"#;
+    let config = [("tokenizer_config.json", config)];
+    assert_eq!(
+        of("template_string", &config).unwrap(),
+        ("<s>A</s>".to_owned(), false)
+    );
+    let list = r#"{"chat_template": [{"name": "tool_use", "template": "tools"},
+        {"name": "default", "template": "default"}]}"#;
+    let list = [("tokenizer_config.json", list)];
+    assert_eq!(
+        of("template_list", &list).unwrap(),
+        ("default".to_owned(), false)
+    );
+    let file = [config[0], ("chat_template.jinja", "file {{ eos_token }}\n")];
+    assert_eq!(
+        of("template_file", &file).unwrap(),
+        ("file </s>".to_owned(), false)
+    );
+    let wrong = [("tokenizer_config.json", r#"{"chat_template": 5}"#)];
+    let error = of("template_wrong", &wrong).unwrap_err();
+    assert!(matches!(
+        error,
+        tercet_models::Error::Data(DataError::BadTemplateField { .. })
+    ));
+    let broken = [("tokenizer_config.json", r#"{"chat_template": "{% if"}"#)];
+    let error = of("template_broken", &broken).unwrap_err();
+    assert!(matches!(
+        error,
+        tercet_models::Error::Data(DataError::Template(_))
+    ));
+
+    let gguf = |writer: GgufWriter| {
+        let gguf = Gguf::parse(MappedFile::from_vec(writer.bytes())).unwrap();
+        ChatTemplate::of(&ModelFiles::Gguf(gguf), &TOKENIZER).unwrap()
+    };
+    let writer = GgufWriter::default()
+        .str(
+            "tokenizer.chat_template",
+            "{{ bos_token ~ messages[0].content }}",
+        )
+        .u32("tokenizer.ggml.bos_token_id", 0);
+    assert_eq!(first_turn(&gguf(writer)), "<|endoftext|>A");
+
+    // Without a template: ChatML, and a note.
+    let template = gguf(GgufWriter::default());
+    assert!(first_turn(&template).ends_with("<|im_start|>assistant\nA<|im_end|>\n"));
+    assert!(template.note().unwrap().contains("ChatML"));
+    let (found, _) = learnt(&template, "fallback", &talk());
+    assert_eq!(found, "a<|im_end|>| let b = a;\n<|im_end|>|");
+    // A vocabulary without ChatML's tokens: the model's own end of sequence ends a turn.
+    let model = ModelFiles::open(data("tiny-rust-llama")).unwrap();
+    let plain = model.tokenizer().unwrap();
+    let tokens = [("eos_token".to_owned(), "<|endoftext|>".to_owned())];
+    let template = ChatTemplate::chatml(&plain, &tokens).unwrap();
+    assert!(first_turn(&template).ends_with("assistant\nA<|endoftext|>\n"));
+}

@@ -1,0 +1,99 @@
+//! What fits of scenes are made of: views of documents, what a scene begins as, Gaussians that move.
+
+use std::path::Path;
+
+use tercet_models::splat::fit::{FitShape, Numbers, relocate};
+use tercet_models::splat::{LookAt, Scene, SplatCamera, looked_at, views};
+
+/// A camera at `(0, 0, 3)` that looks at the origin, with y up in its matrix.
+#[test]
+fn a_document_of_views_gives_cameras() {
+    let text = r#"{"camera_angle_x": 0.8, "fl_y": 50.0, "cy": 9.5, "frames": [{"file_path": "./images/a",
+        "transform_matrix": [[1,0,0,0],[0,1,0,0],[0,0,1,3],[0,0,0,1]]}]}"#;
+    let all = views(text, Path::new("scene")).unwrap();
+    assert_eq!(all[0].picture, Path::new("scene/images/a.png"));
+    let camera = all[0].camera([40, 20]).unwrap();
+    assert_eq!(camera.position, [0.0, 0.0, 3.0]);
+    // Right, down and ahead.
+    let axes = [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, -1.0]];
+    assert_eq!(camera.axes, axes);
+    assert!((camera.focal[0] - 20.0 / 0.4f64.tan()).abs() < 1e-9);
+    assert_eq!((camera.focal[1], camera.center), (50.0, [20.0, 9.5]));
+    assert_eq!(camera.resized([20, 10]).center, [10.0, 4.75]);
+}
+
+#[test]
+fn cameras_agree_on_what_they_look_at() {
+    let scene = Scene::random(50, 1, [1.0, 2.0, 3.0], 0.5, &mut Numbers::of(1));
+    let cameras = SplatCamera::around(&scene, [32, 24], 50.0, 9).unwrap();
+    let (point, distance) = looked_at(&cameras).unwrap();
+    for (axis, at) in point.into_iter().enumerate() {
+        assert!((at - (axis + 1) as f64).abs() < 0.4, "{point:?}");
+    }
+    for camera in &cameras {
+        let away = [0, 1, 2].map(|i| camera.position[i] - point[i]);
+        let own = away.iter().map(|x| x * x).sum::<f64>().sqrt();
+        assert!((own - distance).abs() < 1e-6 * distance);
+    }
+    let look = LookAt {
+        eye: [0.0, 0.0, -1.0],
+        target: [0.0; 3],
+        up: [0.0, -1.0, 0.0],
+        fov: 50.0,
+    };
+    let one = SplatCamera::look_at(&look, [8, 8]).unwrap();
+    let beside = SplatCamera {
+        position: [1.0, 0.0, -1.0],
+        ..one
+    };
+    assert_eq!(looked_at(&[one, beside]), None);
+}
+
+#[test]
+fn states_are_the_scene() {
+    let mut numbers = Numbers::of(3);
+    for harmonics in [1, 4] {
+        let mut scene = Scene::random(7, harmonics, [0.0; 3], 1.0, &mut numbers);
+        let colors = scene.colors.iter_mut().enumerate();
+        colors.for_each(|(i, x)| *x = i as f32);
+        let shape = FitShape {
+            count: 7,
+            harmonics,
+            image: [4, 4],
+        };
+        let states = scene.fit_states().unwrap();
+        let names: Vec<&str> = states.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, shape.names());
+        let tensors: Vec<_> = states.into_iter().map(|(_, tensor)| tensor).collect();
+        assert_eq!(Scene::from_fit_states(&shape, &tensors).unwrap(), scene);
+        let wide = scene.with_harmonics(9);
+        assert_eq!(wide.with_harmonics(harmonics), scene);
+        assert_eq!(wide.colors.len(), 7 * 9 * 3);
+    }
+}
+
+/// A Gaussian that shows nothing goes to the one that does; together they let through what that one did.
+#[test]
+fn transparent_ones_move() {
+    let mut scene = Scene::random(3, 1, [0.0; 3], 1.0, &mut Numbers::of(8));
+    scene.positions[..3].copy_from_slice(&[5.0, 6.0, 7.0]);
+    scene.opacities = vec![1.0, -9.0, -6.0];
+    let before = scene.clone();
+    assert_eq!(scene.shown().len(), 1);
+    let mut numbers = Numbers::of(4);
+    assert_eq!(relocate(&mut scene, &mut numbers), [0, 1, 2]);
+    let let_through = |x: f32| 1.0 - 1.0 / (1.0 + (-x).exp());
+    for i in [1, 2] {
+        let near =
+            (0..3).all(|axis| (scene.positions[3 * i + axis] - before.positions[axis]).abs() < 4.0);
+        assert!(near, "{:?}", scene.positions);
+        assert!(scene.opacities[i] < 1.0 && scene.opacities[i] > -5.3);
+    }
+    let both = let_through(scene.opacities[1]).powi(2);
+    assert!((both - let_through(1.0)).abs() < 1e-4);
+    let mut none = before.clone();
+    none.opacities = vec![-9.0; 3];
+    let kept = none.clone();
+    assert!(relocate(&mut none, &mut numbers).is_empty());
+    assert_eq!(none, kept);
+}

@@ -1,0 +1,137 @@
+//! Tensors of files as tensors of the IR.
+
+use crate::common::{GgufWriter, data, safetensors};
+use tercet_ir::{DType, Scheme};
+use tercet_models::gguf::GgmlType;
+use tercet_models::{
+    Gguf, MappedFile, SafeTensors, Weight, WeightError, Weights, gguf_weight, safetensors_tensor,
+};
+
+#[test]
+fn mapped_weights_are_shared() {
+    let gguf = Gguf::open(data("tiny-rust-llama/tiny-rust-llama-q8_0.gguf")).unwrap();
+    let info = gguf.tensor("blk.0.attn_k.weight").unwrap();
+    let Weight::Packed {
+        scheme,
+        blocks,
+        shape,
+    } = gguf_weight(&gguf, info).unwrap()
+    else {
+        panic!("not packed");
+    };
+    assert_eq!((scheme, shape), (Scheme::Q8_0, vec![64, 256]));
+    assert_eq!(
+        (blocks.dtype(), blocks.shape()),
+        (DType::U8, &[64, 272][..])
+    );
+    assert_eq!(blocks.bytes().as_ptr(), gguf.data(info).as_ptr());
+    let norm = gguf.tensor("output_norm.weight").unwrap();
+    let Weight::Dense(dense) = gguf_weight(&gguf, norm).unwrap() else {
+        panic!("not dense");
+    };
+    assert_eq!(dense.bytes().as_ptr(), gguf.data(norm).as_ptr());
+    let bytes = gguf.data(norm).to_vec();
+    drop(gguf);
+    assert_eq!(dense.bytes(), bytes, "the tensor keeps the mapping alive");
+    assert_eq!(dense.as_slice::<f32>().unwrap().len(), 256);
+}
+
+#[test]
+fn both_files_hold_the_same_norms() {
+    let gguf = Gguf::open(data("tiny-rust-llama/tiny-rust-llama-f16.gguf")).unwrap();
+    let safe = SafeTensors::open(data("tiny-rust-llama/model.safetensors")).unwrap();
+    let norm = gguf_weight(&gguf, gguf.tensor("output_norm.weight").unwrap()).unwrap();
+    let other = safetensors_tensor(&safe, safe.tensor("model.norm.weight").unwrap()).unwrap();
+    let Weight::Dense(norm) = norm else {
+        panic!("not dense");
+    };
+    assert_eq!(norm.to_f64s(), other.to_f64s());
+}
+
+#[test]
+fn every_type_converts_or_is_refused() {
+    for ty in GgmlType::ALL {
+        let bytes = vec![0; 2 * ty.block_bytes() as usize];
+        let file = GgufWriter::default()
+            .tensor("w", &[ty.block_len(), 2], ty.id(), &bytes)
+            .bytes();
+        let gguf = Gguf::parse(MappedFile::from_vec(file)).unwrap();
+        match gguf_weight(&gguf, gguf.tensor("w").unwrap()) {
+            Ok(Weight::Packed {
+                scheme,
+                blocks,
+                shape,
+            }) => {
+                assert_eq!(scheme.block_len() as u64, ty.block_len());
+                assert_eq!(scheme.block_bytes() as u64, ty.block_bytes());
+                assert_eq!(scheme.name(), ty.name().to_lowercase());
+                assert_eq!(blocks.shape(), [2, ty.block_bytes() as usize]);
+                assert_eq!(shape, [2, ty.block_len() as usize]);
+            }
+            Ok(Weight::Dense(tensor)) => {
+                assert_eq!(tensor.dtype().name(), ty.name().to_lowercase());
+                assert_eq!(tensor.shape(), [2, 1]);
+            }
+            Err(WeightError::UnsupportedType { tensor, found, .. }) => {
+                assert_eq!((tensor.as_str(), found), ("w", ty.name()));
+                use GgmlType::{I16, Q1_0, Q8_1, Q8_K};
+                assert!([Q8_1, Q8_K, I16, Q1_0].contains(ty), "{}", ty.name());
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_factor_beside_a_weight_is_one_finite_number() {
+    let (ty, bytes) = (GgmlType::NVFP4, [0x38; 36]);
+    let alone = || GgufWriter::default().tensor("w.weight", &[64, 1], ty.id(), &bytes);
+    let factor = |file: GgufWriter| {
+        let gguf = Gguf::parse(MappedFile::from_vec(file.bytes())).unwrap();
+        Weights::Gguf(gguf).factor("w.weight")
+    };
+    assert_eq!(factor(alone()).unwrap(), None);
+    let of = |values: &[f32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let len = values.len() as u64;
+        factor(alone().tensor("w.scale", &[len], GgmlType::F32.id(), &bytes))
+    };
+    assert_eq!(of(&[0.125]).unwrap(), Some(0.125));
+    for wrong in [&[1.0, 2.0][..], &[f32::NAN], &[f32::INFINITY]] {
+        let error = of(wrong).err().unwrap();
+        assert!(error.to_string().contains("`w.scale`"), "{error}");
+    }
+}
+
+#[test]
+fn misaligned_data_is_copied() {
+    for padding in 0..8 {
+        let header = format!(
+            r#"{{"x":{{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}}}{}"#,
+            " ".repeat(padding)
+        );
+        let values = [1.5_f64, -2.25].map(f64::to_le_bytes).concat();
+        let bytes = safetensors(&header, &values);
+        let file = SafeTensors::parse(MappedFile::from_vec(bytes)).unwrap();
+        let x = safetensors_tensor(&file, file.tensor("x").unwrap()).unwrap();
+        assert_eq!(x.as_slice::<f64>().unwrap(), [1.5, -2.25]);
+    }
+    let header = r#"{"x":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]}}"#;
+    let file = SafeTensors::parse(MappedFile::from_vec(safetensors(header, &[0; 2]))).unwrap();
+    assert!(matches!(
+        safetensors_tensor(&file, file.tensor("x").unwrap()),
+        Err(WeightError::UnsupportedType {
+            found: "F8_E4M3",
+            ..
+        })
+    ));
+    let header = format!(
+        r#"{{"x":{{"dtype":"U8","shape":{:?},"data_offsets":[0,1]}}}}"#,
+        [1; 40]
+    );
+    let file = SafeTensors::parse(MappedFile::from_vec(safetensors(&header, &[0]))).unwrap();
+    assert!(matches!(
+        safetensors_tensor(&file, file.tensor("x").unwrap()),
+        Err(WeightError::TooManyDims { rank: 40, .. })
+    ));
+}
