@@ -4,6 +4,7 @@
 //! `preprocessor_config.json` says, to the same 8-bit pixels as the reference's own library gives.
 
 mod decode;
+mod orientation;
 mod processor;
 mod resample;
 mod tiles;

@@ -1,0 +1,172 @@
+//! How a camera was held, as its pictures say, and the pictures upright.
+
+/// The tag of the orientation among those of Exif's first directory (Exif 3.0, 4.6.5.1.6).
+const TAG: u16 = 0x0112;
+/// The type of its value: one number of 16 bits.
+const SHORT: u16 = 3;
+const ENTRY_BYTES: usize = 12;
+
+/// Where the first row and column of a file are when the picture is upright, by the values of the tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Orientation {
+    /// 1, and where none is said.
+    Upright,
+    /// 2: top, right.
+    Mirrored,
+    /// 3: bottom, right.
+    HalfTurn,
+    /// 4: bottom, left.
+    MirroredHalfTurn,
+    /// 5: left, top.
+    Transposed,
+    /// 6: right, top.
+    QuarterTurn,
+    /// 7: right, bottom.
+    TransposedHalfTurn,
+    /// 8: left, bottom.
+    ThreeQuarterTurn,
+}
+
+impl Orientation {
+    /// What Exif data say, which begin with the header of a TIFF file; upright where they say nothing that is known.
+    pub(super) fn of_exif(exif: &[u8]) -> Orientation {
+        match tag(exif) {
+            Some(2) => Orientation::Mirrored,
+            Some(3) => Orientation::HalfTurn,
+            Some(4) => Orientation::MirroredHalfTurn,
+            Some(5) => Orientation::Transposed,
+            Some(6) => Orientation::QuarterTurn,
+            Some(7) => Orientation::TransposedHalfTurn,
+            Some(8) => Orientation::ThreeQuarterTurn,
+            Some(_) | None => Orientation::Upright,
+        }
+    }
+
+    /// Pixels of 3 bytes, `[width, height]` of them, upright.
+    pub(super) fn upright(self, size: [usize; 2], rgb: Vec<u8>) -> ([usize; 2], Vec<u8>) {
+        let [width, height] = size;
+        // Where the pixel of a row and column of the upright picture comes from: row and column of the file.
+        let (turned, from): (bool, fn([usize; 2], usize, usize) -> (usize, usize)) = match self {
+            Orientation::Upright => return (size, rgb),
+            Orientation::Mirrored => (false, |[w, _], y, x| (y, w - 1 - x)),
+            Orientation::HalfTurn => (false, |[w, h], y, x| (h - 1 - y, w - 1 - x)),
+            Orientation::MirroredHalfTurn => (false, |[_, h], y, x| (h - 1 - y, x)),
+            Orientation::Transposed => (true, |_, y, x| (x, y)),
+            Orientation::QuarterTurn => (true, |[_, h], y, x| (h - 1 - x, y)),
+            Orientation::TransposedHalfTurn => (true, |[w, h], y, x| (h - 1 - x, w - 1 - y)),
+            Orientation::ThreeQuarterTurn => (true, |[w, _], y, x| (x, w - 1 - y)),
+        };
+        let upright = if turned { [height, width] } else { size };
+        let mut pixels = Vec::with_capacity(rgb.len());
+        for y in 0..upright[1] {
+            for x in 0..upright[0] {
+                let (row, column) = from(size, y, x);
+                let at = (row * width + column) * 3;
+                pixels.extend_from_slice(&rgb[at..at + 3]);
+            }
+        }
+        (upright, pixels)
+    }
+}
+
+/// The value of the tag.
+fn tag(exif: &[u8]) -> Option<u16> {
+    let is_little = match exif.get(..4)? {
+        b"II*\0" => true,
+        b"MM\0*" => false,
+        _ => return None,
+    };
+    let short = |at: usize| -> Option<u16> {
+        let bytes = exif.get(at..at.checked_add(2)?)?.try_into().ok()?;
+        Some(match is_little {
+            true => u16::from_le_bytes(bytes),
+            false => u16::from_be_bytes(bytes),
+        })
+    };
+    let long = |at: usize| -> Option<u32> {
+        let bytes = exif.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(match is_little {
+            true => u32::from_le_bytes(bytes),
+            false => u32::from_be_bytes(bytes),
+        })
+    };
+    let directory = long(4)? as usize;
+    let entries = short(directory)?;
+    let first = directory.checked_add(2)?;
+    for entry in 0..usize::from(entries) {
+        let at = first.checked_add(entry * ENTRY_BYTES)?;
+        if short(at)? == TAG {
+            let is_one = short(at + 2)? == SHORT && long(at + 4)? == 1;
+            return short(at + 8).filter(|_| is_one);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Exif data with this orientation behind another tag.
+    fn exif(is_little: bool, value: u16) -> Vec<u8> {
+        let short = |x: u16| match is_little {
+            true => x.to_le_bytes(),
+            false => x.to_be_bytes(),
+        };
+        let long = |x: u32| match is_little {
+            true => x.to_le_bytes(),
+            false => x.to_be_bytes(),
+        };
+        let mut bytes = if is_little { b"II*\0" } else { b"MM\0*" }.to_vec();
+        bytes.extend(long(10));
+        bytes.extend([0, 0]);
+        bytes.extend(short(2));
+        for (tag, value) in [(0x0100, 7), (TAG, value)] {
+            bytes.extend(short(tag));
+            bytes.extend(short(SHORT));
+            bytes.extend(long(1));
+            bytes.extend(short(value));
+            bytes.extend([0, 0]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn orientations_are_found_and_damaged_data_say_none() {
+        for is_little in [true, false] {
+            for value in 0..10 {
+                assert_eq!(tag(&exif(is_little, value)), Some(value));
+            }
+            let whole = exif(is_little, 6);
+            assert_eq!(Orientation::of_exif(&whole), Orientation::QuarterTurn);
+            for len in 0..whole.len() - 2 {
+                assert_eq!(Orientation::of_exif(&whole[..len]), Orientation::Upright);
+            }
+            let mut far = whole;
+            far[4..8].fill(0xff);
+            assert_eq!(Orientation::of_exif(&far), Orientation::Upright);
+        }
+        let upright = Orientation::of_exif(&exif(true, 9));
+        assert_eq!(upright, Orientation::Upright);
+    }
+
+    #[test]
+    fn pictures_are_turned_upright() {
+        // a b c
+        // d e f
+        let file: Vec<u8> = b"abcdef".iter().flat_map(|&x| [x; 3]).collect();
+        let upright = |value| {
+            let orientation = Orientation::of_exif(&exif(false, value));
+            let ([width, _], rgb) = orientation.upright([3, 2], file.clone());
+            let letters: Vec<u8> = rgb.chunks(3).map(|pixel| pixel[0]).collect();
+            let rows: Vec<_> = letters.chunks(width).map(String::from_utf8_lossy).collect();
+            rows.join(" ")
+        };
+        let all: Vec<String> = (1..=8).map(upright).collect();
+        let want = [
+            "abc def", "cba fed", "fed cba", "def abc", "ad be cf", "da eb fc", "fc eb da",
+            "cf be ad",
+        ];
+        assert_eq!(all, want);
+    }
+}
