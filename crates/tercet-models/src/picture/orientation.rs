@@ -27,6 +27,9 @@ pub(super) enum Orientation {
     ThreeQuarterTurn,
 }
 
+/// Row and column of the file, of its width and height and of row and column of the upright picture.
+type From = fn([usize; 2], usize, usize) -> (usize, usize);
+
 impl Orientation {
     /// What Exif data say, which begin with the header of a TIFF file; upright where they say nothing that is known.
     pub(super) fn of_exif(exif: &[u8]) -> Orientation {
@@ -45,8 +48,7 @@ impl Orientation {
     /// Pixels of 3 bytes, `[width, height]` of them, upright.
     pub(super) fn upright(self, size: [usize; 2], rgb: Vec<u8>) -> ([usize; 2], Vec<u8>) {
         let [width, height] = size;
-        // Where the pixel of a row and column of the upright picture comes from: row and column of the file.
-        let (turned, from): (bool, fn([usize; 2], usize, usize) -> (usize, usize)) = match self {
+        let (turned, from): (bool, From) = match self {
             Orientation::Upright => return (size, rgb),
             Orientation::Mirrored => (false, |[w, _], y, x| (y, w - 1 - x)),
             Orientation::HalfTurn => (false, |[w, h], y, x| (h - 1 - y, w - 1 - x)),
