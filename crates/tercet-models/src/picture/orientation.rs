@@ -28,7 +28,7 @@ pub(super) enum Orientation {
 }
 
 /// Row and column of the file, of its width and height and of row and column of the upright picture.
-type From = fn([usize; 2], usize, usize) -> (usize, usize);
+type Origin = fn([usize; 2], usize, usize) -> (usize, usize);
 
 impl Orientation {
     /// What Exif data say, which begin with the header of a TIFF file; upright where they say nothing that is known.
@@ -48,7 +48,7 @@ impl Orientation {
     /// Pixels of 3 bytes, `[width, height]` of them, upright.
     pub(super) fn upright(self, size: [usize; 2], rgb: Vec<u8>) -> ([usize; 2], Vec<u8>) {
         let [width, height] = size;
-        let (turned, from): (bool, From) = match self {
+        let (turned, from): (bool, Origin) = match self {
             Orientation::Upright => return (size, rgb),
             Orientation::Mirrored => (false, |[w, _], y, x| (y, w - 1 - x)),
             Orientation::HalfTurn => (false, |[w, h], y, x| (h - 1 - y, w - 1 - x)),
