@@ -356,6 +356,7 @@ impl Driver for VulkanDriver {
             self.shared.device.check_lost()?;
             self.shared.device.wait(older.ticket)?;
             self.run_reads[older.reading].take(take);
+            // Gaps are looked at when nothing is under way: what was written there stays.
             return Ok(());
         }
         self.finish()?;

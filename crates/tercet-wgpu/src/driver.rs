@@ -1,5 +1,8 @@
 //! A program on a device.
 
+mod behind;
+mod uploads;
+
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -9,13 +12,12 @@ use tercet_plan::{Buffer, Driver, Fetched, Launch, Program, Put, Read, StageId};
 use crate::below;
 use crate::buffers::{Buffers, Unmade, check_sizes, describe};
 use crate::call::{Rules, Script};
-use crate::device::{Gpu, Trouble, lock};
+use crate::device::{Gpu, Trouble};
 use crate::encode::{Ahead, Groups, Made, Played};
 use crate::inputs::Inputs;
 use crate::pipeline::Checks;
 use crate::readback::{Flight, Readback};
 use crate::shared::WgpuShared;
-use crate::staging::WORTH_BYTES;
 use crate::timing::Timer;
 
 /// The most bytes that one write hands to wgpu, which copies them.
@@ -153,57 +155,6 @@ impl WgpuDriver {
         Ok(())
     }
 
-    /// Writes bytes into a buffer of the program.
-    fn upload(&mut self, buffer: Buffer, offset_bytes: u64, bytes: &[u8]) -> Result<(), Trouble> {
-        match self.buffers.get(buffer).cloned() {
-            Some(to) => self.upload_to(&to, offset_bytes, bytes),
-            None => Ok(()), // No slot lies in it.
-        }
-    }
-
-    /// Writes bytes in chunks; a last word that is not whole is filled with zeros.
-    fn upload_to(
-        &mut self,
-        to: &wgpu::Buffer,
-        offset_bytes: u64,
-        bytes: &[u8],
-    ) -> Result<(), Trouble> {
-        let gpu = Arc::clone(&self.gpu);
-        let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
-        let mut at = offset_bytes;
-        // A browser maps when nothing else runs.
-        if whole.len() >= WORTH_BYTES && !cfg!(target_arch = "wasm32") {
-            lock(&gpu.staging).upload(&gpu, to, at, whole)?;
-            at += whole.len() as u64;
-        } else {
-            for chunk in whole.chunks(CHUNK_BYTES) {
-                gpu.scoped(|| gpu.queue.write_buffer(to, at, chunk))?;
-                at += chunk.len() as u64;
-                self.unsent += chunk.len() as u64;
-                if self.unsent >= UNSENT_BYTES {
-                    self.send()?;
-                }
-            }
-        }
-        if !rest.is_empty() {
-            let mut word = [0; 4];
-            word[..rest.len()].copy_from_slice(rest);
-            gpu.scoped(|| gpu.queue.write_buffer(to, at, &word))?;
-        }
-        Ok(())
-    }
-
-    /// Hands what was written to the device and, where that can be done, waits for it.
-    fn send(&mut self) -> Result<(), Trouble> {
-        self.unsent = 0;
-        let gpu = &self.gpu;
-        let submission = gpu.scoped(|| gpu.queue.submit([]))?;
-        match cfg!(target_arch = "wasm32") {
-            true => Ok(()),
-            false => gpu.poll(Some(&submission)),
-        }
-    }
-
     fn send_numbers(&mut self, launch: &Launch) -> Result<(), Trouble> {
         self.made.script.numbers(launch, &mut self.numbers);
         let (gpu, numbers) = (&self.gpu, &self.numbers);
@@ -311,35 +262,6 @@ impl WgpuDriver {
             self.ahead.keep(commands, next);
         }
         Ok(())
-    }
-
-    /// Runs a program behind the run under way, after the copies of `puts`.
-    fn play_behind(
-        &mut self,
-        launch: &Launch,
-        puts: &[Put<'_>],
-        reads: &[Read],
-    ) -> Result<(), RunError> {
-        let gpu = Arc::clone(&self.gpu);
-        let first = gpu.scoped(|| {
-            let mut encoder = gpu.device.create_command_encoder(&Default::default());
-            for put in puts {
-                if let Put::Copy {
-                    from,
-                    buffer,
-                    offset_bytes,
-                } = put
-                    && let Some(source) = self.buffers.get(from.buffer)
-                    && let Some(to) = self.buffers.get(*buffer)
-                {
-                    let (at, bytes) = (from.offset_bytes, from.bytes);
-                    encoder.copy_buffer_to_buffer(source, at, to, *offset_bytes, bytes);
-                }
-            }
-            encoder.finish()
-        });
-        let first = first.map_err(during("carried inputs"))?;
-        self.play(launch, &[StageId(0)], Some(first), reads)
     }
 
     /// Copies a range into a buffer that the host is going to see.
@@ -458,7 +380,6 @@ impl Driver for WgpuDriver {
         self.play(launch, last, None, reads)
     }
 
-    /// What the queue is told to write happens between submissions.
     fn submit_behind(
         &mut self,
         launch: &Launch,
@@ -466,30 +387,7 @@ impl Driver for WgpuDriver {
         puts: &[Put<'_>],
         reads: &[Read],
     ) -> Result<bool, RunError> {
-        if self.flight.is_none() || self.older.is_some() || self.timer.is_some() {
-            return Ok(false);
-        }
-        if changed {
-            self.send_numbers(launch).map_err(during("numbers"))?;
-        }
-        for put in puts {
-            if let Put::Bytes {
-                buffer,
-                offset_bytes,
-                bytes,
-            } = *put
-            {
-                self.write(buffer, offset_bytes, bytes)?;
-            }
-        }
-        self.older = self.flight.take();
-        self.reading = 1 - self.reading;
-        let played = self.play_behind(launch, puts, reads);
-        if played.is_err() {
-            self.flight = self.older.take();
-            self.reading = 1 - self.reading;
-        }
-        played.map(|()| true)
+        self.start_behind(launch, changed, puts, reads)
     }
 
     fn wait(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> Result<(), RunError> {

@@ -159,90 +159,111 @@ fn walk() -> Result<tercet::Graph, tercet::OpError> {
     Ok(graph)
 }
 
-/// Runs that are started behind others, and take from these what they gave, give what one after the other gives: with
-/// random numbers, a state, and other inputs in each. What cannot be started so is said, and changes nothing.
-fn behind_others() -> Result<(), Failure> {
-    let given = |exe: &mut dyn Executable, outputs: &[Tensor]| -> Result<Given, RunError> {
-        let sum = exe.read_state("sum")?.to_f64s().iter().sum();
-        Ok((outputs[0].to_f64s(), outputs[1].to_f64s(), sum))
-    };
-    let row = |numbers: &[i64]| Tensor::from_slice(&[numbers.len()], numbers);
-    let steps = [
-        row(&[1, 2])?,
-        row(&[1, 0])?,
-        row(&[1, 1])?,
-        row(&[0, 2])?,
-        row(&[-2, 0])?,
-    ];
+/// What the last run gave, and the sum of its state.
+fn given(exe: &dyn Executable, outputs: &[Tensor]) -> Result<Given, RunError> {
+    let sum = exe.read_state("sum")?.to_f64s().iter().sum();
+    Ok((outputs[0].to_f64s(), outputs[1].to_f64s(), sum))
+}
+
+fn row(numbers: &[i64]) -> Result<Tensor, Failure> {
+    Ok(Tensor::from_slice(&[numbers.len()], numbers)?)
+}
+
+/// Where the walk begins, and the inputs of its steps.
+fn way() -> Result<(Tensor, Vec<Tensor>), Failure> {
+    let steps = [[1, 2], [1, 0], [1, 1], [0, 2], [-2, 0]];
+    let steps: Result<_, Failure> = steps.iter().map(|by| row(by)).collect();
+    Ok((row(&[0, 1])?, steps?))
+}
+
+/// On each executor, with the parameter set, and what runs one after the other give.
+fn on_each_walk(
+    f: impl Fn(&mut dyn Executable, &[Given]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (first, steps) = way()?;
     let options = CompileOptions::new().bound("n", 4);
     on_each(&walk()?, &options, |exe| {
         let table = Tensor::from_slice(&[7], &[1f32, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])?;
         exe.set_param("table", table)?;
         let mut other = exe.try_clone()?;
-        let first = row(&[0, 1])?;
         let (mut at, mut want) = (first.clone(), Vec::new());
         for by in &steps {
             let outputs = other.run(&[("at", &at), ("by", by)])?;
             at = outputs[0].clone();
-            want.push(given(&mut *other, &outputs)?);
+            want.push(given(&*other, &outputs)?);
         }
-        let carried = [("at", "next")];
+        f(exe, &want)
+    })
+}
+
+/// What is carried from run to run.
+const CARRIED: [(&str, &str); 1] = [("at", "next")];
+
+/// Runs that are started behind others, and take from these what they gave, give what one after the other gives: with
+/// random numbers, a state, and other inputs in each.
+fn behind_others() -> Result<(), Failure> {
+    let (first, steps) = way()?;
+    on_each_walk(|exe, want| {
         let mut outputs = Vec::new();
-        let began = exe.submit_behind(&[("by", &steps[0])], &carried, Wanted::All)?;
+        let began = exe.submit_behind(&[("by", &steps[0])], &CARRIED, Wanted::All)?;
         assert!(!began, "no run is under way");
-        let mut runs_behind = false;
+        let device = exe.upload(&first)?.device();
+        let runs_behind = ["vulkan", "wgpu"].contains(&device);
         for round in 0..2 {
             exe.reset();
             exe.submit(&[("at", &first), ("by", &steps[0])], Wanted::All)?;
-            let mut left = steps.iter().zip(&want).skip(1).peekable();
             for (done, want) in want.iter().enumerate() {
-                let next = left.next();
-                let began = match next {
-                    Some((by, _)) => exe.submit_behind(&[("by", by)], &carried, Wanted::All)?,
-                    None => false,
-                };
+                let next = steps.get(done + 1);
+                let mut began = false;
+                if let Some(by) = next {
+                    began = exe.submit_behind(&[("by", by)], &CARRIED, Wanted::All)?;
+                    assert_eq!(began, runs_behind, "{device}");
+                }
                 if began {
-                    let again = exe.submit_behind(&[("by", &first)], &carried, Wanted::All)?;
+                    let again = exe.submit_behind(&[("by", &first)], &CARRIED, Wanted::All)?;
                     assert!(!again, "two are under way");
                 }
-                runs_behind |= began;
                 exe.wait(&mut outputs)?;
                 assert_eq!(outputs[0].to_f64s(), want.0, "round {round}, run {done}");
                 assert_eq!(outputs[1].to_f64s(), want.1, "round {round}, run {done}");
-                if let (Some((by, _)), false) = (next, began) {
+                if let (Some(by), false) = (next, began) {
                     let at = outputs[0].clone();
                     exe.submit(&[("at", &at), ("by", by)], Wanted::All)?;
                 }
             }
             assert_eq!(given(exe, &outputs)?.2, want[want.len() - 1].2);
         }
-        let device = exe.upload(&first)?.device();
-        assert_eq!(
-            runs_behind,
-            ["vulkan", "wgpu"].contains(&device),
-            "{device}"
-        );
-        // Nobody waits for either of two: they count, and what follows is right.
-        exe.reset();
-        exe.submit(&[("at", &first), ("by", &steps[0])], Wanted::All)?;
-        if exe.submit_behind(&[("by", &steps[1])], &carried, Wanted::Only(&["next"]))? {
-            let at = Tensor::from_slice(&[2], &[2i64, 3])?;
+        Ok(())
+    })
+}
+
+/// Two runs that nobody waits for count, and what follows is right. What cannot be started behind a run, for its sizes or
+/// names, leaves that run as it is.
+fn left_behind_others() -> Result<(), Failure> {
+    let (first, steps) = way()?;
+    on_each_walk(|exe, want| {
+        let mut outputs = Vec::new();
+        let begin = [("at", &first), ("by", &steps[0])];
+        exe.submit(&begin, Wanted::All)?;
+        let wanted = Wanted::Only(&["next"]);
+        let runs_behind = exe.submit_behind(&[("by", &steps[1])], &CARRIED, wanted)?;
+        if runs_behind {
+            let at = row(&[2, 3])?;
             exe.submit(&[("at", &at), ("by", &steps[2])], Wanted::All)?;
             exe.wait(&mut outputs)?;
             assert_eq!(given(exe, &outputs)?, want[2]);
         }
-        // Other sizes, and names that there are not, leave the run under way as it is.
         exe.reset();
-        exe.submit(&[("at", &first), ("by", &steps[0])], Wanted::All)?;
+        exe.submit(&begin, Wanted::All)?;
         let longer = row(&[1, 1, 1])?;
-        assert!(
-            exe.submit_behind(&[("by", &longer)], &carried, Wanted::All)
-                .is_err()
-                || !runs_behind
-        );
-        for wrong in [("to", "next"), ("at", "last"), ("at", "drawn")] {
-            let began = exe.submit_behind(&[("by", &steps[1])], &[wrong], Wanted::All);
-            assert!(began.is_err() || !runs_behind, "{wrong:?}");
+        for (by, carried) in [
+            (&longer, CARRIED),
+            (&steps[1], [("to", "next")]),
+            (&steps[1], [("at", "last")]),
+            (&steps[1], [("at", "drawn")]),
+        ] {
+            let began = exe.submit_behind(&[("by", by)], &carried, Wanted::All);
+            assert!(began.is_err() || !runs_behind, "{carried:?}");
         }
         let all = [("at", &longer), ("by", &longer)];
         assert!(!exe.submit_behind(&all, &[], Wanted::All)?, "other sizes");
@@ -259,5 +280,6 @@ pub(super) fn tests() -> Vec<Test> {
         Test::fallible("awaited/dropped_on_their_way", dropped_on_their_way),
         Test::fallible("awaited/in_steps", in_steps),
         Test::fallible("awaited/behind_others", behind_others),
+        Test::fallible("awaited/left_behind_others", left_behind_others),
     ]
 }

@@ -46,7 +46,7 @@ impl VulkanDriver {
         self.shared.device.check_lost()?;
         let program = &self.buffers.loaded.program;
         let is_timed = self.recorded.as_ref().is_none_or(|r| r.queries.is_some());
-        let is_plain = program.flow.is_empty() && program.gaps.is_empty();
+        let is_plain = program.flow.is_empty();
         if !self.running || self.older.is_some() || is_timed || !is_plain || reads.is_empty() {
             return Ok(false);
         }

@@ -1,0 +1,67 @@
+//! Bytes of the host into buffers of a program.
+
+use std::sync::Arc;
+
+use tercet_plan::Buffer;
+
+use super::{CHUNK_BYTES, UNSENT_BYTES, WgpuDriver};
+use crate::device::{Trouble, lock};
+use crate::staging::WORTH_BYTES;
+
+impl WgpuDriver {
+    /// Writes bytes into a buffer of the program.
+    pub(super) fn upload(
+        &mut self,
+        buffer: Buffer,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<(), Trouble> {
+        match self.buffers.get(buffer).cloned() {
+            Some(to) => self.upload_to(&to, offset_bytes, bytes),
+            None => Ok(()), // No slot lies in it.
+        }
+    }
+
+    /// Writes bytes in chunks; a last word that is not whole is filled with zeros.
+    pub(super) fn upload_to(
+        &mut self,
+        to: &wgpu::Buffer,
+        offset_bytes: u64,
+        bytes: &[u8],
+    ) -> Result<(), Trouble> {
+        let gpu = Arc::clone(&self.gpu);
+        let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
+        let mut at = offset_bytes;
+        // A browser maps when nothing else runs.
+        if whole.len() >= WORTH_BYTES && !cfg!(target_arch = "wasm32") {
+            lock(&gpu.staging).upload(&gpu, to, at, whole)?;
+            at += whole.len() as u64;
+        } else {
+            for chunk in whole.chunks(CHUNK_BYTES) {
+                gpu.scoped(|| gpu.queue.write_buffer(to, at, chunk))?;
+                at += chunk.len() as u64;
+                self.unsent += chunk.len() as u64;
+                if self.unsent >= UNSENT_BYTES {
+                    self.send()?;
+                }
+            }
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 4];
+            word[..rest.len()].copy_from_slice(rest);
+            gpu.scoped(|| gpu.queue.write_buffer(to, at, &word))?;
+        }
+        Ok(())
+    }
+
+    /// Hands what was written to the device and, where that can be done, waits for it.
+    pub(super) fn send(&mut self) -> Result<(), Trouble> {
+        self.unsent = 0;
+        let gpu = &self.gpu;
+        let submission = gpu.scoped(|| gpu.queue.submit([]))?;
+        match cfg!(target_arch = "wasm32") {
+            true => Ok(()),
+            false => gpu.poll(Some(&submission)),
+        }
+    }
+}
