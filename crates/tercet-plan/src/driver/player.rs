@@ -45,7 +45,7 @@ pub enum Put<'a> {
 
 /// The device side of one executable.
 ///
-/// A driver holds the buffers of [`Program::buffers`], zeroed at first but for the constants, which
+/// A driver holds the buffers of [`Program::buffers`](crate::Program::buffers), zeroed at first but for the constants, which
 /// hold their tensors. Calls come from one thread at a time; between `submit` and `wait` only `wait`,
 /// `poll_done` and `submit_behind` are called, unless the submission has no reads: then another may follow. After an error the driver remains usable unless the device is lost.
 pub trait Driver: Send + Sized + 'static {
@@ -65,7 +65,7 @@ pub trait Driver: Send + Sized + 'static {
     /// As [`Driver::write`].
     fn clear(&mut self, buffer: Buffer) -> Result<(), RunError>;
 
-    /// Runs [`Program::prepare`] with the numbers of `launch` and waits for it.
+    /// Runs [`Program::prepare`](crate::Program::prepare) with the numbers of `launch` and waits for it.
     ///
     /// # Errors
     /// As [`Driver::write`].
@@ -74,7 +74,7 @@ pub trait Driver: Send + Sized + 'static {
     /// A run begins: the times of the last one are forgotten.
     fn begin(&mut self);
 
-    /// Starts these stages of [`Program::steps`], one after the other, each as often as it is named, and
+    /// Starts these stages of [`Program::steps`](crate::Program::steps), one after the other, each as often as it is named, and
     /// after them the copies for `reads`. `changed` says whether the numbers differ from those of the last
     /// submission. A run without control flow is one submission of the one stage.
     ///
