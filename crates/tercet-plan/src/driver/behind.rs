@@ -17,6 +17,9 @@ use crate::program::{Io, Program};
 /// The most bytes of inputs that are put into place between two runs: commands carry them.
 const MOST_BYTES: usize = 64 << 10;
 
+/// Inputs, by their places, and where their bytes are among those gathered.
+type Written = SmallVec<[(usize, Range<usize>); 8]>;
+
 /// An input, by its place, that is what the run under way gives as an output.
 struct Carried {
     input: usize,
@@ -138,15 +141,11 @@ impl<D: Driver> GpuExecutable<D> {
     }
 
     /// The bytes of inputs that the device does not hold yet, in whole words, and which they are.
-    #[allow(
-        clippy::type_complexity,
-        reason = "bytes, and the places of inputs with their ranges of them"
-    )]
     fn encoded(
         &mut self,
         program: &Program,
         inputs: &[(&str, &Tensor)],
-    ) -> Result<(Vec<u8>, SmallVec<[(usize, Range<usize>); 8]>), RunError> {
+    ) -> Result<(Vec<u8>, Written), RunError> {
         let (mut bytes, mut written) = (Vec::new(), SmallVec::new());
         for (at, port) in program.signature.inputs.iter().enumerate() {
             let Some((_, tensor)) = inputs.iter().find(|(name, _)| *name == port.name) else {

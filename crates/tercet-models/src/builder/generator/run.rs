@@ -70,13 +70,14 @@ impl Generator {
 
     /// Runs a part of a text, and starts the run of the token that it chooses.
     async fn run(&mut self, part: &[u32], rows_of: Rows, waits: Waits) -> Result<(), ModelError> {
-        let is_last = matches!(rows_of, Rows::Last);
-        if !(is_last && self.is_under_way(part)) {
+        // What is awaited is not waited for in here.
+        let may_go_ahead = matches!(rows_of, Rows::Last) && waits == Waits::Blocking;
+        if !(may_go_ahead && self.is_under_way(part)) {
             self.drop_ahead();
             self.start(part, rows_of, waits).await?;
         }
-        let blocks = is_last && part.len() == 1 && waits == Waits::Blocking;
-        let has_next = blocks && self.start_next(self.position + 1)?;
+        let is_one = may_go_ahead && part.len() == 1;
+        let has_next = is_one && self.start_next(self.position + 1)?;
         let exe = self.exe.as_mut().ok_or_else(no_executable)?;
         let done = exe.wait(&mut self.outputs);
         if has_next {
