@@ -1,102 +1,22 @@
-// y = the index of the greatest (LEAST = 0) or least element of each row, of any stride: NaN is the most
-// extreme, or counts as -inf (NAN_LOW = 1), ties go to the lower index. Elements are compared as keys, integers in their order.
+// y = the index of the greatest (LEAST = 0) or least element of each row, of any stride (see arg_extreme_key.wgsl).
 //
 // A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each. With KEYS = 1 y
 // holds (key, index) of each part instead; with PAIRS = 1 x holds such pairs.
-// uses cluster.wgsl: shuffle_xor2
-// uses prelude.wgsl: BF16, I32, I8, flat_group, float_of, int_of, is_nan, lane_of, magnitude, uint_of, word_of
-// uses rows.wgsl: ALIKE, CLUSTERS, THREADS, group_rows, local, mate, own_row, take_place, thread
+// uses arg_extreme_key.wgsl: better, element, over_row, p, x
+// uses prelude.wgsl: flat_group
+// uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
 // uses strided.wgsl: row_start
 
-struct Params {
-    sizes: array<vec4<u32>, 2>,
-    strides: array<vec4<u32>, 2>,
-    kept: u32,
-    offset: u32,
-    rows: u32,
-    len: u32,
-    stride: u32,
-    parts: u32,
-    chunk: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 
-override IN: u32 = 0u;
-override LEAST: u32 = 0u;
-override NAN_LOW: u32 = 0u;
 override KEYS: u32 = 0u;
 override PAIRS: u32 = 0u;
-
-var<workgroup> pool: array<vec2<u32>, 272>;
-
-const NAN_KEY: u32 = 0xffffffffu;
-const MINUS_INF_KEY: u32 = 0x007fffffu;
-
-// Greater for more extreme elements; equal for equal ones, so also for 0 and -0.
-fn key_of(word: u32, lane: u32) -> u32 {
-    var key = 0u;
-    if IN <= BF16 {
-        let value = float_of(word, lane, IN);
-        if is_nan(value) {
-            return select(NAN_KEY, MINUS_INF_KEY, NAN_LOW == 1u);
-        }
-        let bits = select(bitcast<u32>(value), 0u, magnitude(value) == 0u);
-        key = select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
-    } else if IN == I32 || IN == I8 {
-        key = bitcast<u32>(int_of(word, lane, IN)) ^ 0x80000000u;
-    } else {
-        key = uint_of(word, lane, IN);
-    }
-    return select(key, ~key, LEAST == 1u);
-}
-
-// The more extreme of two (key, index).
-fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    let second = b.x > a.x || (b.x == a.x && b.y < a.y);
-    return select(a, b, second);
-}
 
 fn candidate(start: u32, i: u32) -> vec2<u32> {
     if PAIRS == 1u {
         return vec2<u32>(x[start + i * 2u], x[start + i * 2u + 1u]);
     }
-    let at = start + i * p.stride;
-    return vec2<u32>(key_of(x[word_of(at, IN)], lane_of(at, IN)), i);
-}
-
-// Every invocation of the workgroup must call this.
-fn over_row(mine: vec2<u32>) -> vec2<u32> {
-    var own = mine;
-    for (var mask = 1u; mask < ALIKE; mask *= 2u) {
-        own = better(own, shuffle_xor2(own, mask));
-    }
-    pool[local] = own;
-    workgroupBarrier();
-    if CLUSTERS <= 16u {
-        var best = pool[mate(0u)];
-        for (var k = 1u; k < CLUSTERS; k += 1u) {
-            best = better(best, pool[mate(k * ALIKE)]);
-        }
-        return best;
-    }
-    let groups = CLUSTERS / 16u;
-    let tops = 256u + own_row * groups;
-    if thread < groups {
-        var some = pool[mate(thread * ALIKE)];
-        for (var k = 1u; k < 16u; k += 1u) {
-            some = better(some, pool[mate((thread + k * groups) * ALIKE)]);
-        }
-        pool[tops + thread] = some;
-    }
-    workgroupBarrier();
-    var best = pool[tops];
-    for (var k = 1u; k < groups; k += 1u) {
-        best = better(best, pool[tops + k]);
-    }
-    return best;
+    return element(start, i);
 }
 
 @compute @workgroup_size(256)

@@ -14,6 +14,8 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> found: array<u32>;
 
+override KIND: u32 = 0u;
+
 const PART: u32 = 4096u;
 
 var<workgroup> first: atomic<u32>;
@@ -37,7 +39,7 @@ fn main(
             break;
         }
         let column = i % p.columns;
-        if is_bad(x[i], p.lens[column / 4u][column % 4u]) {
+        if is_bad(KIND, x[i], p.lens[column / 4u][column % 4u]) {
             atomicMin(&first, i);
             break;
         }

@@ -14,7 +14,7 @@ use tercet_ir::{
 use crate::caps::Caps;
 use crate::driver::device_dtype;
 use crate::emit::{Emit, Facts, Home, View};
-use crate::families::{PlanTarget, copy, refused};
+use crate::families::{PlanTarget, check, copy, refused};
 use crate::flow::Flow;
 use crate::joined::Joined;
 use crate::kernel::{Access, Word};
@@ -124,6 +124,7 @@ pub fn plan(
         e.draft.params[at] = Word::Num(Num::Const(checks));
     }
     e.draft.data_checks.sort_by_key(|c| c.site.node);
+    check::join(&mut e);
     if e.facts.has_flow {
         e.close();
         clear_records(&mut e);

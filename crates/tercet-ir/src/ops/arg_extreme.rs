@@ -101,6 +101,11 @@ fn cases_of(build: Build, largest: bool) -> Vec<Case> {
             c.output_expect(y, &[expected])
         })
     };
+    // Equal ones in parts of a row that different workgroups look at.
+    let mut far_apart = vec![0.0; 20_000];
+    for at in [5_000, 5_001, 12_000, 19_999] {
+        far_apart[at] = 2.0;
+    }
     const SIGNED: &[DType] = &[DType::I32, DType::I64];
     const NAN: f64 = f64::NAN;
     vec![
@@ -111,6 +116,15 @@ fn cases_of(build: Build, largest: bool) -> Vec<Case> {
         shaped("special", &[5, 21], 1, false, Fill::Special),
         shaped("one_element", &[1], 0, false, Fill::Normal),
         shaped("long_line", &[3000], 0, false, Fill::Normal),
+        shaped("few_long_rows", &[3, 20_000], 1, false, Fill::Normal),
+        shaped(
+            "few_long_rows_special",
+            &[2, 18_000],
+            1,
+            true,
+            Fill::Special,
+        ),
+        line("ties_far_apart", &far_apart, 5_000.0).only(DType::FLOATS),
         shaped("no_rows", &[0, 4], 1, false, Fill::Normal),
         shaped("no_rows_of_nothing", &[0, 0], 1, true, Fill::Normal),
         line("ties_to_the_lower_index", &[1.0, 3.0, 2.0, 3.0], 1.0).only(DType::FLOATS),
@@ -124,6 +138,13 @@ fn cases_of(build: Build, largest: bool) -> Vec<Case> {
             let s = c.sym("s", 5, 9);
             let x = c.input("x", [s, 3.into()], Fill::Normal)?;
             let y = build(&mut c.graph, x, 0, false)?;
+            c.output(y)
+        }),
+        Case::new("symbolic_long_rows", move |c| {
+            let s = c.sym("s", 16_500, 40_000);
+            let rows = c.sym("rows", 2, 5);
+            let x = c.input("x", [rows, s], Fill::Normal)?;
+            let y = build(&mut c.graph, x, 1, false)?;
             c.output(y)
         }),
         Case::new("symbolic_axis_of_nothing", move |c| {

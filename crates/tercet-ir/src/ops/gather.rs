@@ -91,6 +91,25 @@ impl OpSpec for Gather {
                 c.output(y)
             })
         };
+        // Data of six lengths, each with indices of its own, which devices check together.
+        let by_several = |name: &str, message: Option<&'static str>| {
+            Case::new(name, move |c| {
+                for (n, len) in ["a", "b", "c", "d", "e", "f"].into_iter().zip(2usize..) {
+                    let x = c.input(n, [len, 2], Fill::Normal)?;
+                    let list = match message.is_some() && len == 4 {
+                        true => Fill::Values(vec![0.0, 3.0, 9.0]),
+                        false => Fill::Index(len),
+                    };
+                    let idx = c.input_of(&format!("{n}_idx"), Type::new(DType::I32, [3]), list)?;
+                    let y = c.graph.gather(x, idx, 0)?;
+                    c.output(y)?;
+                }
+                if let Some(message) = message {
+                    c.expect_fault(message);
+                }
+                Ok(())
+            })
+        };
         vec![
             taken("rows_33x7", &[33, 7], &[17], 0, DType::I32),
             taken("rows_by_i64", &[33, 7], &[17], 0, DType::I64),
@@ -135,6 +154,11 @@ impl OpSpec for Gather {
                 3,
                 "index 2147483647 is out of range",
             ),
+            by_several(
+                "one_of_several_is_bad",
+                Some("index 9 is out of range for axis of 4"),
+            ),
+            by_several("several_index_lists", None),
             Case::new("symbolic_tokens", |c| {
                 let s = c.sym("s", 5, 9);
                 let x = c.input("data", [7, 3], Fill::Normal)?;

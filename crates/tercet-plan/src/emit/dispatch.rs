@@ -112,11 +112,7 @@ impl Emit<'_> {
         if grid.contains(&Num::ZERO) {
             return;
         }
-        if let Source::Wgsl(text) = &instance.source
-            && let Some(own) = self.caps.own_text(text)
-        {
-            instance.source = Source::Wgsl(own.into());
-        }
+        self.own_source(&mut instance);
         let block = self.block(words);
         let kernel = match self.draft.known.get(&instance) {
             Some(&id) => id,
@@ -133,6 +129,26 @@ impl Emit<'_> {
             block,
             grid,
         }));
+    }
+
+    /// A kernel with these constants, if it runs anywhere in the program so far.
+    pub(crate) fn known_kernel<P: Params>(
+        &self,
+        kernel: &Kernel<P>,
+        consts: &[u32],
+    ) -> Option<KernelId> {
+        let mut instance = Instance::of(&kernel.def, consts);
+        self.own_source(&mut instance);
+        self.draft.known.get(&instance).copied()
+    }
+
+    /// Puts the device's own text of a kernel in the place of the portable one, where it has some.
+    fn own_source(&self, instance: &mut Instance) {
+        if let Source::Wgsl(text) = &instance.source
+            && let Some(own) = self.caps.own_text(text)
+        {
+            instance.source = Source::Wgsl(own.into());
+        }
     }
 
     pub(super) fn push(&mut self, work: Work) {
@@ -154,7 +170,7 @@ impl Emit<'_> {
     }
 
     /// Appends a parameter block, padded so that the next one is aligned.
-    pub(super) fn block(&mut self, words: &[Word]) -> u32 {
+    pub(crate) fn block(&mut self, words: &[Word]) -> u32 {
         let at = self.draft.params.len();
         self.draft.params.extend_from_slice(words);
         let align = (self.caps.uniform_align_bytes.max(16) / 4) as usize;

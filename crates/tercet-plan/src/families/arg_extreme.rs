@@ -1,15 +1,16 @@
-//! The index of the greatest or least element along any axis; few long rows in two stages.
+//! The index of the greatest or least element along any axis; few long rows in parts, which the last workgroup or a second
+//! dispatch puts together.
 
 use tercet_ir::{CompileError, DType, Dim, Node, Op, OpKind};
 
 use super::rows::Rows;
 use super::{Family, always, code, portable};
-use crate::emit::{Emit, View};
+use crate::emit::{Emit, Home, View};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 
 crate::params! {
-    /// The block of `arg_extreme.wgsl`.
+    /// The block of `arg_extreme_key.wgsl`.
     pub struct ArgExtremeParams {
         sizes: U32x8,
         strides: U32x8,
@@ -31,6 +32,7 @@ static ARG_EXTREME: Kernel<ArgExtremeParams> = Kernel::wgsl(
         portable!("strided.wgsl"),
         portable!("cluster.wgsl"),
         portable!("rows.wgsl"),
+        portable!("arg_extreme_key.wgsl"),
         portable!("arg_extreme.wgsl"),
     ],
     &[Access::Read, Access::Write],
@@ -39,11 +41,29 @@ static ARG_EXTREME: Kernel<ArgExtremeParams> = Kernel::wgsl(
     ],
 );
 
+/// Parts of rows to indices.
+static JOINED: Kernel<ArgExtremeParams> = Kernel::wgsl(
+    "arg_extreme_joined",
+    &[
+        portable!("prelude.wgsl"),
+        portable!("strided.wgsl"),
+        portable!("cluster.wgsl"),
+        portable!("rows.wgsl"),
+        portable!("arg_extreme_key.wgsl"),
+        portable!("arg_extreme_joined.wgsl"),
+    ],
+    &[Access::Read, Access::Write, Access::Write, Access::Write],
+    &["IN", "LEAST", "NAN_LOW", "THREADS", "ACROSS"],
+);
+
+/// Elements of an invocation of [`JOINED`].
+const JOINED_EACH: usize = 4;
+
 /// Indices of extremes.
 pub(crate) static ARG_EXTREMES: Family = Family {
     name: "arg_extreme",
     ops: &[OpKind::ArgMax, OpKind::ArgMin],
-    kernels: &[&ARG_EXTREME.def],
+    kernels: &[&ARG_EXTREME.def, &JOINED.def],
     supports: always,
     lower,
 };
@@ -97,10 +117,14 @@ pub(crate) fn emit(
     rows: Rows,
     y: &View,
 ) -> Result<(), CompileError> {
-    let parts = rows.parts(rows.bounds.len, rows.share(rows.bounds.len, 1));
+    let share = rows.share(rows.bounds.len, 1);
+    let parts = rows.parts(rows.bounds.len, share);
     if parts == 1 {
         dispatch(e, sought, x, &rows, y, Stage::Only);
         return Ok(());
+    }
+    if e.caps.ordered_storage && share.rows() == 1 {
+        return joined(e, sought, x, &rows, y);
     }
     let pairs = e.temp(DType::U32, &[rows.row_dim.clone(), Dim::Known(2 * parts)])?;
     dispatch(e, sought, x, &rows, &pairs, Stage::First(parts));
@@ -111,13 +135,42 @@ pub(crate) fn emit(
     Ok(())
 }
 
-fn dispatch(e: &mut Emit<'_>, sought: Sought, x: &View, rows: &Rows, y: &View, stage: Stage) {
+/// All parts in one dispatch.
+fn joined(
+    e: &mut Emit<'_>,
+    sought: Sought,
+    x: &View,
+    rows: &Rows,
+    y: &View,
+) -> Result<(), CompileError> {
     let share = rows.share(rows.bounds.len, 1);
-    let parts = match stage {
-        Stage::First(parts) => Num::Const(parts as i64),
-        Stage::Only | Stage::Second => Num::ONE,
-    };
-    let params = ArgExtremeParams {
+    let each = share.threads as usize * JOINED_EACH;
+    let at_once = (4 * e.caps.units()).div_ceil(rows.bounds.rows.max(1));
+    let parts = rows.bounds.len.div_ceil(each).min(at_once).max(2);
+    let pairs = e.temp(DType::U32, &[rows.row_dim.clone(), Dim::Known(2 * parts)])?;
+    let counts = e.place(
+        DType::U32,
+        std::slice::from_ref(&rows.row_dim),
+        Home::Counters,
+    )?;
+    let parts = Num::Const(parts as i64);
+    let params = params(e, rows, parts);
+    let consts = [
+        code(x.dtype),
+        sought.least.into(),
+        sought.nan_low.into(),
+        share.threads,
+        share.across.into(),
+    ];
+    let groups = e.tape().mul(rows.rows, parts);
+    let grid = e.flat_grid(groups);
+    let args = [x.slot, y.slot, pairs.slot, counts.slot];
+    e.dispatch(&JOINED, &consts, &args, &params, grid);
+    Ok(())
+}
+
+fn params(e: &mut Emit<'_>, rows: &Rows, parts: Num) -> ArgExtremeParams {
+    ArgExtremeParams {
         sizes: rows.sizes,
         strides: rows.strides,
         kept: rows.kept.into(),
@@ -127,7 +180,16 @@ fn dispatch(e: &mut Emit<'_>, sought: Sought, x: &View, rows: &Rows, y: &View, s
         stride: rows.stride(),
         parts,
         chunk: e.tape().ceil_div(rows.len, parts),
+    }
+}
+
+fn dispatch(e: &mut Emit<'_>, sought: Sought, x: &View, rows: &Rows, y: &View, stage: Stage) {
+    let share = rows.share(rows.bounds.len, 1);
+    let parts = match stage {
+        Stage::First(parts) => Num::Const(parts as i64),
+        Stage::Only | Stage::Second => Num::ONE,
     };
+    let params = params(e, rows, parts);
     let consts = [
         code(x.dtype),
         sought.least.into(),

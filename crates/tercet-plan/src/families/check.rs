@@ -1,19 +1,21 @@
 //! Checks of indices and counts on the device.
 
-use tercet_ir::CompileError;
+use tercet_ir::{CompileError, DType};
 
 use super::portable;
 use super::words::{eight, words};
-use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
+use crate::emit::{Emit, Home, SlotDraft, View};
+use crate::kernel::{Access, Kernel, Word};
 use crate::num::Num;
-use crate::program::{CheckKind, SlotId};
+use crate::program::{Buffer, CheckKind, Dispatch, KernelId, SlotId, Step, Work};
 
 crate::params! {
     /// The block of `check.wgsl`.
     pub struct CheckParams {
-        count: U32,
-        len: U32,
+        counts: U32x8,
+        lens: U32x8,
+        kinds: U32x8,
+        records: U32x8,
     }
     /// The block of `check_parts.wgsl`.
     pub struct PartsParams {
@@ -30,12 +32,21 @@ crate::params! {
 
 const BAD: &str = portable!("check_bad.wgsl");
 
-/// The first element outside its range.
+/// The most values that one dispatch of [`CHECK`] looks at.
+const MOST: usize = 4;
+
+/// The first element outside its range, of each of a few values.
 pub(crate) static CHECK: Kernel<CheckParams> = Kernel::wgsl(
     "check",
     &[BAD, portable!("check.wgsl")],
-    &[Access::Read, Access::Write],
-    &["KIND", "KEEP"],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+    ],
+    &["KEEP"],
 );
 
 /// The first element outside its range of each part.
@@ -89,11 +100,13 @@ pub(crate) fn emit(
     let grid = [Num::ONE; 3];
     if lens.len() == 1 && most <= PART as usize {
         let params = CheckParams {
-            count,
-            len: lens[0],
+            counts: eight(&[count]),
+            lens: eight(&lens),
+            kinds: eight(&[Num::Const(code.into())]),
+            records: eight(&[]),
         };
-        let consts = [code, keep];
-        e.dispatch(&CHECK, &consts, &[data.slot, record], &params, grid);
+        let x = data.slot;
+        e.dispatch(&CHECK, &[keep], &[x, x, x, x, record], &params, grid);
         return Ok(());
     }
     let found = words(e, most.div_ceil(PART as usize))?;
@@ -109,4 +122,69 @@ pub(crate) fn emit(
     let args = [data.slot, found.slot, record];
     e.dispatch(&FIRST, &[keep], &args, &params, grid);
     Ok(())
+}
+
+/// Puts checks of [`CHECK`] that stand side by side among the steps into one dispatch: each takes a device as long as all of them.
+pub(crate) fn join(e: &mut Emit<'_>) {
+    let steps = std::mem::take(&mut e.draft.steps);
+    let kernels: Vec<KernelId> = [0, 1]
+        .into_iter()
+        .filter_map(|keep| e.known_kernel(&CHECK, &[keep]))
+        .collect();
+    let is_check = |step: &Step| dispatch_of(step).is_some_and(|d| kernels.contains(&d.kernel));
+    let mut joined: Vec<Step> = Vec::with_capacity(steps.len());
+    for list in steps.chunk_by(|a, b| is_check(a) && is_check(b) && a.arms == b.arms) {
+        match is_check(&list[0]) {
+            true => joined.extend(list.chunks(MOST).map(|few| one_of(e, few))),
+            false => joined.extend_from_slice(list),
+        }
+    }
+    e.draft.steps = joined;
+}
+
+/// One check in place of some of [`CHECK`], each of one value.
+fn one_of(e: &mut Emit<'_>, checks: &[Step]) -> Step {
+    let mut step = checks[0].clone();
+    let Work::Dispatch(joined) = &mut step.work else {
+        return step;
+    };
+    let dispatches = || checks.iter().filter_map(dispatch_of);
+    let place = |e: &Emit<'_>, slot: SlotId| match e.home(slot) {
+        Home::At(_, offset) => offset,
+        _ => unreachable!("invariant: records have a place of their own"),
+    };
+    let records: Vec<u64> = dispatches().map(|d| place(e, d.args[MOST])).collect();
+    let first = records.iter().copied().min().unwrap_or(0);
+    let last = records.iter().copied().max().unwrap_or(0);
+    let mut words: Vec<Word> = Vec::new();
+    for field in 0..3 {
+        let mut list = [Word::Num(Num::ZERO); 8];
+        for (to, d) in list.iter_mut().zip(dispatches()) {
+            *to = e.draft.params[d.block as usize + field * 8];
+        }
+        words.extend(list);
+    }
+    let places = records
+        .iter()
+        .map(|at| Num::Const(((at - first) / 4) as i64));
+    words.extend(eight(&places.collect::<Vec<_>>()).map(Word::Num));
+    for (at, d) in dispatches().enumerate() {
+        joined.args[at] = d.args[0];
+    }
+    joined.args[MOST] = e.slot(SlotDraft {
+        bytes: last - first + 8,
+        dtype: DType::U32,
+        numel: None,
+        home: Home::At(Buffer::Faults, first),
+    });
+    joined.grid = [Num::Const(checks.len() as i64), Num::ONE, Num::ONE];
+    joined.block = e.block(&words);
+    step
+}
+
+fn dispatch_of(step: &Step) -> Option<&Dispatch> {
+    match &step.work {
+        Work::Dispatch(d) => Some(d),
+        Work::Copy { .. } | Work::Fill { .. } => None,
+    }
 }

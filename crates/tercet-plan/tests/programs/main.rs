@@ -2,6 +2,7 @@
 //! shaders are valid, they have no races, and new sizes change numbers only.
 
 mod blocks;
+mod checks;
 mod choices;
 mod common;
 mod control;
