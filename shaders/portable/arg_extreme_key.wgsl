@@ -2,7 +2,7 @@
 // as -inf (NAN_LOW = 1), ties go to the lower index.
 // uses cluster.wgsl: shuffle_xor2
 // uses prelude.wgsl: BF16, I32, I8, float_of, int_of, is_nan, lane_of, magnitude, uint_of, word_of
-// uses rows.wgsl: ALIKE, CLUSTERS, THREADS, local, mate, own_row, thread
+// uses rows.wgsl: ALIKE, CLUSTERS, local, mate, own_row, thread
 
 struct Params {
     sizes: array<vec4<u32>, 2>,

@@ -17,6 +17,8 @@
 // uses attention_eights.wgsl: SHARES_PRODUCTS, sum_of_eight
 // uses attention_halves.wgsl: four
 // uses attention_order.wgsl: UNSEEN, center_of, key_of, normalized, rescale, weight
+// uses attention_token_alone.wgsl or attention_token_chained.wgsl: faults
+// uses chain.wgsl or chain_none.wgsl: await_chain, count_chain
 // uses prelude.wgsl: F32, bits_of, flat_group, float_bits, float_of, lane_of, lanes, word_of
 // uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
 
@@ -35,6 +37,9 @@ struct Params {
     keys: u32,
     window: u32,
     scale: f32,
+    chain_waits: u32,
+    chain_wanted: u32,
+    chain_own: u32,
     checks: u32,
 }
 
@@ -53,7 +58,6 @@ struct Params {
 @group(0) @binding(11) var<storage, read_write> partial: array<atomic<u32>>;
 // The workgroups of each query head that are done.
 @group(0) @binding(12) var<storage, read_write> counts: array<atomic<u32>>;
-@group(0) @binding(13) var<storage, read> faults: array<u32>;
 
 // Elements of a head: a power of two.
 override HEAD: u32 = 64u;
@@ -194,6 +198,7 @@ fn main(
 ) {
     let flat = flat_group(group, count);
     if flat >= HEADS * SPLITS {
+        count_chain(local);
         return;
     }
     let query_head = flat % HEADS;
@@ -211,6 +216,7 @@ fn main(
     let blocks = (n - begin + BLOCK - 1u) / BLOCK;
     let groups = select(min(blocks, SPLITS), 1u, blocks <= ALONE);
     if split >= groups {
+        count_chain(local);
         return;
     }
     let step = groups * BLOCK;
@@ -223,6 +229,7 @@ fn main(
     for (var check = local; check < p.checks; check += 256u) {
         bad |= faults[check * 64u];
     }
+    await_chain(local);
     for (var i = local; i < 3u * WORDS; i += 256u) {
         fresh[i] = fresh_word(i, query_head);
     }
@@ -366,6 +373,7 @@ fn main(
     }
     if SPLITS == 1u || groups == 1u {
         store(query_head, to, all, total, greatest_of_all);
+        count_chain(local);
         return;
     }
     let own_at = (query_head * SPLITS + split) * PARTIAL;
@@ -389,35 +397,35 @@ fn main(
     }
     storageBarrier();
     workgroupBarrier();
-    if is_last == 0u || to >= HEAD {
-        return;
-    }
-    // Beyond the last, the last: all are asked for at once.
-    let head_at = query_head * SPLITS * PARTIAL;
-    var tops: array<i32, SPLITS>;
-    var weights: array<f32, SPLITS>;
-    var columns: array<vec2<f32>, SPLITS>;
-    for (var i = 0u; i < SPLITS; i += 1u) {
-        let at = head_at + min(i, groups - 1u) * PARTIAL;
-        tops[i] = bitcast<i32>(atomicLoad(&partial[at + HEAD]));
-        weights[i] = bitcast<f32>(atomicLoad(&partial[at + HEAD + 1u]));
-        columns[i].x = bitcast<f32>(atomicLoad(&partial[at + to]));
-        if lanes(DTYPE) == 2u {
-            columns[i].y = bitcast<f32>(atomicLoad(&partial[at + to + 1u]));
+    if is_last == 1u && to < HEAD {
+        // Beyond the last, the last: all are asked for at once.
+        let head_at = query_head * SPLITS * PARTIAL;
+        var tops: array<i32, SPLITS>;
+        var weights: array<f32, SPLITS>;
+        var columns: array<vec2<f32>, SPLITS>;
+        for (var i = 0u; i < SPLITS; i += 1u) {
+            let at = head_at + min(i, groups - 1u) * PARTIAL;
+            tops[i] = bitcast<i32>(atomicLoad(&partial[at + HEAD]));
+            weights[i] = bitcast<f32>(atomicLoad(&partial[at + HEAD + 1u]));
+            columns[i].x = bitcast<f32>(atomicLoad(&partial[at + to]));
+            if lanes(DTYPE) == 2u {
+                columns[i].y = bitcast<f32>(atomicLoad(&partial[at + to + 1u]));
+            }
         }
-    }
-    top = UNSEEN;
-    for (var i = 0u; i < SPLITS; i += 1u) {
-        top = max(top, tops[i]);
-    }
-    all = vec2<f32>();
-    total = 0.0;
-    for (var i = 0u; i < SPLITS; i += 1u) {
-        if i < groups {
-            let by = rescale(tops[i], center_of(top));
-            all += by * columns[i];
-            total += by * weights[i];
+        top = UNSEEN;
+        for (var i = 0u; i < SPLITS; i += 1u) {
+            top = max(top, tops[i]);
         }
+        all = vec2<f32>();
+        total = 0.0;
+        for (var i = 0u; i < SPLITS; i += 1u) {
+            if i < groups {
+                let by = rescale(tops[i], center_of(top));
+                all += by * columns[i];
+                total += by * weights[i];
+            }
+        }
+        store(query_head, to, all, total, top);
     }
-    store(query_head, to, all, total, top);
+    count_chain(local);
 }

@@ -1,6 +1,6 @@
 // Where the rows of a strided operand begin. The block p of a kernel that includes this has sizes and
 // strides of at least one axis that numbers the rows, the outermost first, their count kept, and offset.
-// uses arg_extreme.wgsl or channel_norm_stats.wgsl or cumsum.wgsl or cumsum_vectors.wgsl or reduce.wgsl or softmax.wgsl or softmax_apply.wgsl or softmax_vectors.wgsl: p
+// uses arg_extreme_key.wgsl or channel_norm_stats.wgsl or cumsum.wgsl or cumsum_vectors.wgsl or reduce.wgsl or softmax.wgsl or softmax_apply.wgsl or softmax_vectors.wgsl: p
 
 // The first element of a row. Strides may be negative: the sum wraps.
 fn row_start(row: u32) -> u32 {

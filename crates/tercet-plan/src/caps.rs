@@ -94,6 +94,9 @@ pub struct Caps {
     /// A barrier of storage orders what a workgroup wrote before it, and what it reads behind it, for all workgroups: one that
     /// counts others by atomics may read what these left. WebGPU alone does not say so.
     pub ordered_storage: bool,
+    /// All workgroups of a dispatch have started before the first one of a later dispatch does, barriers or not: it may wait
+    /// for them.
+    pub ordered_dispatches: bool,
     /// What the device's own arithmetic does right, which [`native_trial`](crate::native_trial) finds out.
     pub natives: Natives,
     /// Products of two words of four signed bytes, added up, are one instruction.

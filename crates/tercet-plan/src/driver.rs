@@ -25,6 +25,7 @@ use tercet_ir::backend::{Wanted, places};
 use tercet_ir::random::Random;
 use tercet_ir::{Bindings, DType, EvalError, Port, RunError, Tensor};
 
+use crate::emit::RECORD_BYTES;
 use crate::flow::StageId;
 use crate::launch::Launch;
 use crate::narrow;
@@ -316,11 +317,10 @@ impl<D: Driver> GpuExecutable<D> {
 
 /// The range of the records of data checks.
 fn faults(program: &Program) -> Option<Read> {
-    let bytes = program.bytes_of(|b| b == Buffer::Faults);
     (!program.data_checks.is_empty()).then_some(Read {
         buffer: Buffer::Faults,
         offset_bytes: 0,
-        bytes,
+        bytes: program.data_checks.len() as u64 * RECORD_BYTES,
     })
 }
 
@@ -363,6 +363,11 @@ fn fault_of(program: &Program, launch: &Launch, records: &[u8]) -> Option<RunErr
                 let len = launch.value(lens[place % lens.len()]) as usize;
                 EvalError::Index { index, len }
             }
+            CheckKind::Order => EvalError::Data(
+                "a dispatch waited in vain for the one before it, which this device has not run: its results are not to be \
+                 trusted; update the driver, or run on another device"
+                    .to_string(),
+            ),
             CheckKind::KvLen => EvalError::Data(format!(
                 "kv_len is {value}; accepted: 0 to {len}, the keys given"
             )),

@@ -77,6 +77,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) turned_attention: HashSet<NodeId>,
     /// What rows of F32 may be rounded to on their way into products ([`tercet_ir::CompileOptions::products`]).
     pub(crate) products: Option<DType>,
+    /// Dispatches may wait for each other without barriers, and there are enough that gain by it.
+    pub(crate) has_chains: bool,
     /// Some node has graphs inside: records of checks are cleared first, and keep what is found first.
     pub(crate) has_flow: bool,
 }

@@ -3,8 +3,10 @@
 use tercet_ir::random::Random;
 use tercet_ir::{Bindings, EvalError, RunError};
 
+use crate::flow::StageId;
 use crate::kernel::Word;
 use crate::num::get;
+use crate::played::Played;
 use crate::program::{Program, SizeCheck, SizeRule, Work};
 
 /// The numbers of a run. Reused from run to run: the same sizes allocate nothing.
@@ -25,6 +27,18 @@ pub struct Launch {
     /// The checks of sizes that fail, of nodes that a run may not come to, with their errors.
     pub refused: Vec<(usize, RunError)>,
     values: Vec<i64>,
+    linked: Linked,
+}
+
+/// What is played, for the links of chains.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Linked {
+    /// Where these arms are chosen.
+    chosen: Option<Vec<u32>>,
+    played: Vec<Played>,
+    /// Of each link, and whether another one waits for it.
+    workgroups: Vec<u32>,
+    awaited: Vec<bool>,
 }
 
 impl Launch {
@@ -98,7 +112,53 @@ impl Launch {
                 Work::Fill { .. } => [1, 1, 1],
             }));
         }
+        self.link(program);
         Ok(())
+    }
+
+    /// Writes into their parameter blocks what the links of chains wait for.
+    fn link(&mut self, program: &Program) {
+        let Some(chain) = &program.chain else {
+            return;
+        };
+        if program.flow.is_empty() && self.linked.chosen.as_ref() != Some(&self.chosen) {
+            self.linked.played = program.played_stage(StageId(0), &self.chosen);
+            self.linked.chosen = Some(self.chosen.clone());
+        }
+        let Linked {
+            played,
+            workgroups,
+            awaited,
+            ..
+        } = &mut self.linked;
+        let links = || played.iter().filter_map(|p| Some((p.step, p.link?)));
+        workgroups.clear();
+        awaited.clear();
+        for (step, link) in links() {
+            let own = link.own as usize;
+            workgroups.resize(workgroups.len().max(own + 1), 0);
+            awaited.resize(workgroups.len(), false);
+            workgroups[own] += self.grids[step].iter().product::<u32>();
+            if let Some(other) = link.waits {
+                awaited[other as usize] = true;
+            }
+        }
+        for (step, link) in links() {
+            let numbers = match &program.steps[step].work {
+                Work::Dispatch(d) => chain.numbers.get(&d.block),
+                Work::Copy { .. } | Work::Fill { .. } => None,
+            };
+            if let Some(&at) = numbers {
+                let wanted = link.waits.map_or(0, |other| workgroups[other as usize]);
+                // Nobody counts for nobody.
+                let own = match awaited[link.own as usize] {
+                    true => link.own + 1,
+                    false => 0,
+                };
+                let numbers = [link.waits.unwrap_or(0), wanted, own];
+                self.params[at as usize..][..3].copy_from_slice(&numbers);
+            }
+        }
     }
 
     /// Ends the run, or notes that it may not come to this node.

@@ -7,7 +7,7 @@ use tercet_ir::backend::check_borders;
 use tercet_ir::layout::in_place_updates;
 use tercet_ir::legalize::{Origins, legalize, origins};
 use tercet_ir::{
-    Assign, CompileError, CompileOptions, DType, Dim, Graph, NodeId, Op, Port, Signature,
+    Assign, CompileError, CompileOptions, DType, Dim, Graph, NodeId, Op, OpKind, Port, Signature,
     UnsupportedNode, Value, passes,
 };
 
@@ -96,6 +96,7 @@ pub fn plan(
     caps: &Caps,
     choices: PlanOptions,
 ) -> Result<Program, CompileError> {
+    let has_flow = legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty());
     let draft = |in_place: bool| -> Result<(Emit<'_>, Borders), CompileError> {
         let facts = Facts {
             bounds: &options.bounds,
@@ -107,7 +108,8 @@ pub fn plan(
             shared_packed: shared_packed(legal),
             turned_attention: turned_attention(legal),
             products: options.products,
-            has_flow: legal.nodes().any(|(_, n)| !n.op.subgraphs().is_empty()),
+            has_chains: caps.ordered_dispatches && !has_flow && has_chains(legal),
+            has_flow,
         };
         let mut e = Emit::new(legal, caps, facts);
         let borders = walk(&mut e, in_place)?;
@@ -119,6 +121,7 @@ pub fn plan(
         // what data decides: states are then written at the end, from copies.
         (e, borders) = draft(false)?;
     }
+    e.close_chain();
     let checks = e.draft.data_checks.len() as i64;
     for at in std::mem::take(&mut e.draft.guards) {
         e.draft.params[at] = Word::Num(Num::Const(checks));
@@ -137,6 +140,16 @@ pub fn plan(
     let symbols = symbols.collect();
     let draft = e.draft;
     schedule::finish(draft, borders, signature.clone(), symbols, caps, choices)
+}
+
+/// Products with packed weights from which on chains are worth their counters, which every run clears: those of a layer.
+const CHAINED_PRODUCTS: usize = 4;
+
+/// Whether a graph has products enough for chains of dispatches.
+fn has_chains(graph: &Graph) -> bool {
+    let products = graph.nodes();
+    let products = products.filter(|(_, n)| n.op.kind() == OpKind::DequantMatMul);
+    products.count() >= CHAINED_PRODUCTS
 }
 
 /// Clears the records of checks before anything else: a run may leave some of them out.

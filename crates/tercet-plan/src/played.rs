@@ -2,15 +2,39 @@
 
 use crate::flow::StageId;
 use crate::kernel::Access;
-use crate::program::{Program, Slot, Step};
+use crate::program::{Program, Slot, Step, Work};
+
+/// The most groups of a run that are links of chains.
+pub(crate) const MOST_LINKS: u32 = 1024;
+
+/// Bytes from the counter of a link to that of the next: `CHAIN_STEP` of the shader.
+pub(crate) const LINK_BYTES: u64 = 128;
 
 /// A step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Played {
     /// Its place among the steps.
     pub step: usize,
-    /// Whether all steps played before it must be finished, and their writes seen, before it starts.
+    /// Whether all steps played before it must be finished, and their writes seen, before it reads what they write.
     pub barrier: bool,
+    /// Its place in a chain, where it has one.
+    pub link: Option<Link>,
+}
+
+impl Played {
+    /// Whether the device has to wait before it: it does not wait by itself.
+    pub fn needs_barrier(&self) -> bool {
+        self.barrier && self.link.is_none_or(|link| link.waits.is_none())
+    }
+}
+
+/// A place in a chain: what a step waits for by itself, and where it counts its workgroups that are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The link whose steps it waits for.
+    pub waits: Option<u32>,
+    /// The link that its own workgroups count for.
+    pub own: u32,
 }
 
 impl Program {
@@ -19,7 +43,37 @@ impl Program {
         let range = self.stage(stage);
         let mut played = self.played(&self.steps[range.clone()], chosen);
         played.iter_mut().for_each(|p| p.step += range.start);
+        if self.flow.is_empty() {
+            self.link(&mut played);
+        }
         played
+    }
+
+    /// Makes links of steps that can wait for the group before them by themselves.
+    fn link(&self, played: &mut [Played]) {
+        let Some(chain) = &self.chain else {
+            return;
+        };
+        let is_link = |p: &Played| match &self.steps[p.step].work {
+            Work::Dispatch(d) => chain.numbers.contains_key(&d.block),
+            Work::Copy { .. } | Work::Fill { .. } => false,
+        };
+        let mut next = 0;
+        let mut before: Option<u32> = None;
+        for group in played.chunk_by_mut(|_, next| !next.barrier) {
+            if !group.iter().all(is_link) || next == MOST_LINKS {
+                before = None;
+                continue;
+            }
+            for p in group.iter_mut() {
+                p.link = Some(Link {
+                    waits: before,
+                    own: next,
+                });
+            }
+            before = Some(next);
+            next += 1;
+        }
     }
 
     /// The steps of [`Program::steps`] or [`Program::prepare`] that run where these arms, one for each
@@ -50,7 +104,11 @@ impl Program {
                 barrier_due = false;
             }
             touched.extend(own);
-            played.push(Played { step: at, barrier });
+            played.push(Played {
+                step: at,
+                barrier,
+                link: None,
+            });
         }
         played
     }

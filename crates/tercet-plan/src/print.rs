@@ -187,6 +187,7 @@ fn at_bounds(program: &Program) -> Vec<Played> {
             .map(|(step, s)| Played {
                 step,
                 barrier: s.barrier,
+                link: None,
             })
             .collect(),
     }
@@ -236,7 +237,7 @@ pub fn explain(program: &Program, target: &'static str) -> Explanation {
         target,
         kernels: Explanation::count(program.steps.iter().map(|s| (s.op, kernel(s)))),
         dispatches: played.len(),
-        barriers: played.iter().filter(|p| p.barrier).count(),
+        barriers: played.iter().filter(|p| p.needs_barrier()).count(),
         prepare: program.prepare.len(),
         // A program has no step that runs on the host.
         host_fallbacks: 0,

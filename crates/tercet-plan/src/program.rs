@@ -11,6 +11,7 @@
 //! have a barrier between them or cannot both run ([`crate::check_races`] proves it independently);
 //! kernels read and write inside their slots only.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -200,6 +201,18 @@ impl Step {
     }
 }
 
+/// Chains of dispatches, which wait for each other by counters: the weights of one are on their way while the one before it
+/// still runs. [`Program::played_stage`] says which barriers they take the place of, and a launch what they wait for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// The record of [`CheckKind::Order`], and the counters, which every run clears before.
+    pub counters: SlotId,
+    /// By the parameter blocks of the dispatches that can be links, where in [`Program::params`] three words begin that a
+    /// launch fills in: the counter to wait for, what it counts up to (0: nothing is waited for), and one past the own counter (0:
+    /// nobody waits for it).
+    pub numbers: BTreeMap<u32, u32>,
+}
+
 /// What a data check refuses.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckKind {
@@ -209,6 +222,8 @@ pub enum CheckKind {
     Coordinates(Vec<Num>),
     /// Key counts outside `[0, len]`.
     KvLen,
+    /// Not of data: that a dispatch waited in vain for one before it.
+    Order,
 }
 
 /// A check of data on the device. Its kernel writes a record of two words into
@@ -303,6 +318,8 @@ pub struct Program {
     pub flow: Vec<Flow>,
     /// Words of all parameter blocks; each block starts at a multiple of the device's alignment.
     pub params: Vec<Word>,
+    /// What dispatches wait for each other by, where they can do without barriers.
+    pub chain: Option<Chain>,
     /// The expressions that numbers refer to.
     pub tape: Tape,
     /// The constants, for [`Buffer::Const`].

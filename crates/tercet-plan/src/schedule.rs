@@ -57,6 +57,7 @@ pub(crate) fn finish(
         stages: run.stages,
         flow,
         params: draft.params,
+        chain: draft.chain,
         choices: draft.choices,
         tape: draft.tape,
         consts: draft.consts,

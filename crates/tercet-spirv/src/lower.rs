@@ -46,7 +46,9 @@ pub(crate) fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u
     for own in &mut module.entry_points {
         own.name = ENTRY.to_string();
     }
+    mark_coherent(&mut module);
     let capabilities = Capabilities::SUBGROUP
+        | Capabilities::MEMORY_DECORATION_COHERENT
         | Capabilities::SUBGROUP_BARRIER
         | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     let info = Validator::new(ValidationFlags::all(), capabilities)
@@ -80,6 +82,27 @@ pub(crate) fn from_wgsl(text: &str, entry: &str, checks: Checks) -> Result<Vec<u
         entry_point: ENTRY.to_string(),
     };
     spv::write_vec(&module, &info, &options, Some(&entry)).map_err(|e| e.to_string())
+}
+
+/// The counters by which dispatches wait for each other while they run.
+const CHAIN: &str = "chain";
+
+/// Weights, which nothing writes meanwhile.
+const WEIGHTS: &str = "b_data";
+
+/// Makes what a link of a chain reads and writes visible to those that run meanwhile. WGSL in browsers cannot say so.
+fn mark_coherent(module: &mut naga::Module) {
+    let is_chain = |v: &naga::GlobalVariable| v.name.as_deref() == Some(CHAIN);
+    let is_link = module.global_variables.iter().any(|(_, v)| is_chain(v));
+    if !is_link {
+        return;
+    }
+    for (_, variable) in module.global_variables.iter_mut() {
+        let is_storage = matches!(variable.space, naga::AddressSpace::Storage { .. });
+        if is_storage && variable.name.as_deref() != Some(WEIGHTS) {
+            variable.memory_decorations |= naga::MemoryDecorations::COHERENT;
+        }
+    }
 }
 
 /// Every binding as it is written in the module.
@@ -166,6 +189,27 @@ mod tests {
         let plain = text.replace("fn fill", "fn main");
         let plain = lower(&plain, ENTRY, Checks::None).unwrap();
         assert!(plain.len() < checked.len());
+    }
+
+    #[test]
+    fn links_of_chains_read_what_others_write_meanwhile() {
+        let text = "
+            @group(0) @binding(1) var<storage, read> a_data: array<u32>;
+            @group(0) @binding(2) var<storage, read> b_data: array<u32>;
+            @group(0) @binding(3) var<storage, read_write> chain: array<atomic<u32>>;
+            @group(0) @binding(4) var<storage, read_write> y: array<u32>;
+            @compute @workgroup_size(1)
+            fn main() { y[0] = a_data[0] + b_data[0] + atomicAdd(&chain[0], 1u); }";
+        // OpDecorate of two operands: Coherent.
+        let coherent = |text: &str| {
+            let words = lower(text, ENTRY, Checks::None).unwrap();
+            words
+                .windows(3)
+                .filter(|w| w[0] == (3 << 16 | 71) && w[2] == 23)
+                .count()
+        };
+        assert_eq!(coherent(text), 3);
+        assert_eq!(coherent(&text.replace("chain", "count")), 0);
     }
 
     #[test]

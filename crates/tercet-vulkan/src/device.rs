@@ -44,6 +44,8 @@ pub(crate) struct Device {
     pub(crate) submissions: AtomicU64,
     pub(crate) features: Features,
     pub(crate) info: DeviceInfo,
+    /// The validation layer looks at what is recorded.
+    pub(crate) validated: bool,
     /// Outlives the device.
     pub(crate) instance: Instance,
 }
@@ -119,6 +121,7 @@ impl Device {
             submissions: AtomicU64::new(0),
             features,
             info,
+            validated: validation,
             instance,
         })
     }

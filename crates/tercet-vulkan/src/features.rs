@@ -61,6 +61,8 @@ pub(crate) struct Features {
     /// The most bytes of one buffer. Where the device says no more than the size that every allocation may have, it is that one;
     /// larger ones are asked for, and may be refused.
     pub(crate) max_buffer: u64,
+    /// All workgroups of a dispatch start before those of a later one.
+    pub(crate) starts_in_order: bool,
     /// Nanoseconds per tick of a timestamp.
     pub(crate) timestamp_ns: f32,
     /// Who wrote the driver's caches.
@@ -148,6 +150,7 @@ impl Features {
                 offered.size_control && offered.full_subgroups,
             ),
             said: properties.said(info.kind),
+            starts_in_order: properties.starts_in_order(info.kind),
             queue_family,
             timestamp_bits,
             max_buffer: properties.max_buffer,
@@ -260,6 +263,7 @@ impl Features {
             coop_lanes: false,
             shuffles: self.subgroups.is_some(),
             ordered_storage: true,
+            ordered_dispatches: self.starts_in_order,
             natives: Natives::default(),
             packed_dots: self.packed_dots,
             device: Device::of(&self.said),
@@ -279,6 +283,7 @@ struct Properties {
     units: Said,
     /// Products of packed bytes are faster than what they are made of.
     packed_dots: bool,
+    driver: vk::DriverId,
     identity: Identity,
 }
 
@@ -290,12 +295,15 @@ impl Properties {
         has: &dyn Fn(&CStr) -> bool,
     ) -> Properties {
         let mut v11 = vk::PhysicalDeviceVulkan11Properties::default();
+        let mut v12 = vk::PhysicalDeviceVulkan12Properties::default();
         let mut control = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
         let mut nv = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
         let mut amd = vk::PhysicalDeviceShaderCorePropertiesAMD::default();
         let mut amd2 = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
         let mut arm = vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM::default();
-        let mut all = vk::PhysicalDeviceProperties2::default().push_next(&mut v11);
+        let mut all = vk::PhysicalDeviceProperties2::default()
+            .push_next(&mut v11)
+            .push_next(&mut v12);
         let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
         let mut buffers = vk::PhysicalDeviceMaintenance4Properties::default();
         if new {
@@ -353,6 +361,7 @@ impl Properties {
                     amd.max_vgpr_allocation,
                 ],
             ),
+            driver: v12.driver_id,
             identity: Identity {
                 vendor: plain.vendor_id,
                 device: plain.device_id,
@@ -361,6 +370,12 @@ impl Properties {
                 cache_uuid: plain.pipeline_cache_uuid,
             },
         }
+    }
+
+    /// Whether all workgroups of a dispatch start before those of a later one. No specification says so: it is what NVIDIA's
+    /// driver was found to do, and what software does that runs one dispatch after the other.
+    fn starts_in_order(&self, kind: DeviceKind) -> bool {
+        kind == DeviceKind::Cpu || self.driver == vk::DriverId::NVIDIA_PROPRIETARY
     }
 
     /// What the driver says of the device.

@@ -237,10 +237,13 @@ impl<'m, F: Fn(SlotId) -> &'m Memory> Player<'_, F> {
             for group in played.chunk_by(|_, next| !next.barrier) {
                 let of_group = || group.iter().map(|p| calls[p.step]);
                 let transfers = of_group().any(Call::is_transfer);
-                if group[0].barrier {
+                // Layers that look for missing barriers know nothing of links.
+                let is_looked_at = group[0].barrier && self.device.validated;
+                if group[0].needs_barrier() || is_looked_at {
                     barrier_step(self.device, commands, [before, transfers]);
+                    before = false;
                 }
-                before = transfers;
+                before |= transfers;
                 for call in of_group() {
                     let call = match self.known {
                         Some(grids) => self.calls.fixed(call, grids),

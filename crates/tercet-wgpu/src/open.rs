@@ -265,6 +265,8 @@ pub(crate) fn caps(
         coop_lanes: false,
         shuffles: features.contains(wgpu::Features::SUBGROUP),
         ordered_storage: false,
+        // wgpu puts barriers of its own.
+        ordered_dispatches: false,
         natives: Natives::default(),
         // wgpu does not say: the driver below it does, if any.
         packed_dots: false,

@@ -251,6 +251,10 @@ fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32)
             queue[j] = load(row_of(place_of(j, unit), first), take);
         }
         ask_for_queue();
+        await_chain(local);
+        if round == 0u {
+            ask_for_added(first, local);
+        }
         fetch(round * SLICES, local);
         fill(local);
         hold(slice);
@@ -294,13 +298,16 @@ fn main(
     let results = COLUMNS / (1u + GATED);
     let first = flat_group(group, groups) * (BATCHES * results);
     if first >= columns() {
+        count_chain(local);
         return;
     }
     // True where the row is taken again.
     var again = false;
     // Compilers do not see that it begins at 0: they would copy the loop.
     for (var batch = p.zero; batch < BATCHES;) {
-        ask_for_added(first + batch * results, local);
+        if batch > 0u {
+            ask_for_added(first + batch * results, local);
+        }
         for (var round = 0u; round < ROUNDS; round += 1u) {
             stream(first, batch, round, unit, slice, local);
         }
@@ -316,4 +323,5 @@ fn main(
             workgroupBarrier();
         }
     }
+    count_chain(local);
 }

@@ -23,6 +23,9 @@ struct Params {
     bias_stride: u32,
     zero: u32,
     eps: f32,
+    chain_waits: u32,
+    chain_wanted: u32,
+    chain_own: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;

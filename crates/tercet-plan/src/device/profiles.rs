@@ -41,6 +41,7 @@ impl Caps {
             coop_lanes: false,
             shuffles: false,
             ordered_storage: false,
+            ordered_dispatches: false,
             natives: Natives::default(),
             packed_dots: false,
             device: Device::of(&Said {
@@ -75,6 +76,7 @@ impl Caps {
             ],
             coop_converts: true,
             coop_lanes: true,
+            ordered_dispatches: true,
             device: Device::of(&Said {
                 kind: Kind::Discrete,
                 units: Some(132),
@@ -105,6 +107,7 @@ impl Caps {
             coop_lanes: false,
             shuffles: true,
             ordered_storage: true,
+            ordered_dispatches: false,
             natives: RIGHT,
             packed_dots: true,
             device: Device {
@@ -129,6 +132,7 @@ impl Caps {
             shuffles: false,
             natives: Natives::default(),
             packed_dots: true,
+            ordered_dispatches: true,
             device: Device::of(&Said {
                 kind: Kind::Software,
                 workgroup_bytes: 32 << 10,
@@ -199,6 +203,7 @@ impl Caps {
             coop: vec![shape(CoopType::F16, [8; 3])],
             shuffles: true,
             ordered_storage: false,
+            ordered_dispatches: false,
             natives: RIGHT,
             device: Device::of(&Said {
                 kind: Kind::Integrated,

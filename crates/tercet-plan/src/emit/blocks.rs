@@ -104,6 +104,7 @@ impl<'a> Emit<'a> {
             shared_packed: shared_packed(graph),
             turned_attention: turned_attention(graph),
             products: self.facts.products,
+            has_chains: false,
             has_flow: true,
         };
         let mut inner = Emit::new(graph, self.caps, facts);

@@ -6,10 +6,12 @@ use tercet_ir::{DType, Dim, Tensor};
 
 use super::View;
 use super::decoding::Decoding;
-use crate::flow::Flow;
+use crate::flow::{Flow, Site};
 use crate::kernel::{Instance, Word};
 use crate::num::{Num, Tape};
-use crate::program::{Buffer, CheckKind, Choice, DataCheck, KernelId, SizeCheck, SlotId, Step};
+use crate::program::{
+    Buffer, Chain, CheckKind, Choice, DataCheck, KernelId, SizeCheck, SlotId, Step,
+};
 use crate::variant::Taken;
 
 /// What memory a slot gets.
@@ -78,8 +80,14 @@ pub(crate) struct Draft {
     pub(crate) size_checks: Vec<SizeCheck>,
     /// Words of parameter blocks that take the number of data checks.
     pub(crate) guards: Vec<usize>,
+    /// Slots over the records of some data checks, which one dispatch writes.
+    pub(crate) joined_records: HashMap<SlotId, Vec<SlotId>>,
     /// The slot over all records of data checks.
     pub(crate) faults: Option<SlotId>,
+    /// The chains of dispatches, where there are any.
+    pub(crate) chain: Option<Chain>,
+    /// The first node of them, until their counters have a place.
+    pub(super) chain_site: Option<Site>,
     /// The variants of kernels that were taken.
     pub(crate) variants: Vec<Taken>,
     /// Checks made so far: operand, kind, size.

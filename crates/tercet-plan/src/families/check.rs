@@ -4,7 +4,7 @@ use tercet_ir::{CompileError, DType};
 
 use super::portable;
 use super::words::{eight, words};
-use crate::emit::{Emit, Home, SlotDraft, View};
+use crate::emit::{Emit, Home, RECORD_BYTES, SlotDraft, View};
 use crate::kernel::{Access, Kernel, Word};
 use crate::num::Num;
 use crate::program::{Buffer, CheckKind, Dispatch, KernelId, SlotId, Step, Work};
@@ -93,6 +93,7 @@ pub(crate) fn emit(
         CheckKind::Index => (0, vec![len]),
         CheckKind::Coordinates(lens) => (0, lens.clone()),
         CheckKind::KvLen => (1, vec![len]),
+        CheckKind::Order => unreachable!("invariant: links of chains record it by themselves"),
     };
     // Where a check runs more than once, or not at all, what was found first stays.
     let keep = u32::from(e.facts.has_flow);
@@ -135,11 +136,32 @@ pub(crate) fn join(e: &mut Emit<'_>) {
     let mut joined: Vec<Step> = Vec::with_capacity(steps.len());
     for list in steps.chunk_by(|a, b| is_check(a) && is_check(b) && a.arms == b.arms) {
         match is_check(&list[0]) {
-            true => joined.extend(list.chunks(MOST).map(|few| one_of(e, few))),
+            true => {
+                let beside = list.chunk_by(|a, b| have_records_side_by_side(e, a, b));
+                let few: Vec<&[Step]> = beside.flat_map(|list| list.chunks(MOST)).collect();
+                joined.extend(few.into_iter().map(|few| one_of(e, few)));
+            }
             false => joined.extend_from_slice(list),
         }
     }
     e.draft.steps = joined;
+}
+
+/// Whether nobody else's record lies between those of two checks.
+fn have_records_side_by_side(e: &Emit<'_>, a: &Step, b: &Step) -> bool {
+    let place = |step| dispatch_of(step).map(|d| record_at(e, d));
+    match (place(a), place(b)) {
+        (Some(a), Some(b)) => a.abs_diff(b) == RECORD_BYTES,
+        _ => false,
+    }
+}
+
+/// Where the record of a check of one value lies.
+fn record_at(e: &Emit<'_>, check: &Dispatch) -> u64 {
+    match e.home(check.args[MOST]) {
+        Home::At(_, offset) => offset,
+        _ => unreachable!("invariant: records have a place of their own"),
+    }
 }
 
 /// One check in place of some of [`CHECK`], each of one value.
@@ -148,12 +170,11 @@ fn one_of(e: &mut Emit<'_>, checks: &[Step]) -> Step {
     let Work::Dispatch(joined) = &mut step.work else {
         return step;
     };
+    if checks.len() == 1 {
+        return step;
+    }
     let dispatches = || checks.iter().filter_map(dispatch_of);
-    let place = |e: &Emit<'_>, slot: SlotId| match e.home(slot) {
-        Home::At(_, offset) => offset,
-        _ => unreachable!("invariant: records have a place of their own"),
-    };
-    let records: Vec<u64> = dispatches().map(|d| place(e, d.args[MOST])).collect();
+    let records: Vec<u64> = dispatches().map(|d| record_at(e, d)).collect();
     let first = records.iter().copied().min().unwrap_or(0);
     let last = records.iter().copied().max().unwrap_or(0);
     let mut words: Vec<Word> = Vec::new();
@@ -171,12 +192,15 @@ fn one_of(e: &mut Emit<'_>, checks: &[Step]) -> Step {
     for (at, d) in dispatches().enumerate() {
         joined.args[at] = d.args[0];
     }
-    joined.args[MOST] = e.slot(SlotDraft {
+    let all = e.slot(SlotDraft {
         bytes: last - first + 8,
         dtype: DType::U32,
         numel: None,
         home: Home::At(Buffer::Faults, first),
     });
+    let slots = dispatches().map(|d| d.args[MOST]).collect();
+    e.draft.joined_records.insert(all, slots);
+    joined.args[MOST] = all;
     joined.grid = [Num::Const(checks.len() as i64), Num::ONE, Num::ONE];
     joined.block = e.block(&words);
     step

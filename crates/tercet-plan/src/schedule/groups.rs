@@ -210,7 +210,7 @@ fn of_arms<'t>(all: &'t mut Vec<Touched>, arms: &Arms) -> &'t mut Touched {
     &mut all[at]
 }
 
-/// The accesses of a step; the slot over all records of checks counts as each of them.
+/// The accesses of a step; a slot over some or all records of checks counts as each of them.
 fn expand(step: &Step, draft: &Draft) -> Accesses {
     let mut accesses: Accesses = step.accesses(&draft.kernels).into_iter().collect();
     if let Some(all) = draft.faults
@@ -218,5 +218,11 @@ fn expand(step: &Step, draft: &Draft) -> Accesses {
     {
         accesses.extend(draft.data_checks.iter().map(|c| (c.record, access)));
     }
+    let joined = accesses.iter().filter_map(|(slot, access)| {
+        let records = draft.joined_records.get(slot)?;
+        Some(records.iter().map(|record| (*record, *access)))
+    });
+    let joined: Accesses = joined.flatten().collect();
+    accesses.extend(joined);
     accesses
 }

@@ -26,7 +26,9 @@ fn reflect(def: &KernelDef, text: &str) -> (Vec<(String, u32, FieldType)>, Vec<A
                 }
             }
             AddressSpace::Storage { access } => {
-                let access = match access.contains(StorageAccess::STORE) {
+                // The counters of chains are counted in, and order nothing among steps.
+                let counts = var.name.as_deref() == Some("chain");
+                let access = match access.contains(StorageAccess::STORE) && !counts {
                     true => Access::Write,
                     false => Access::Read,
                 };

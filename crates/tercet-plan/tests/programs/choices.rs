@@ -27,6 +27,7 @@ fn program(offsets: &[u64], choices: &[&[u32]]) -> Program {
         choices: choices.iter().map(choice).collect(),
         slots: offsets.iter().map(slot).collect(),
         gaps: Vec::new(),
+        chain: None,
         prepare: Vec::new(),
         steps: Vec::new(),
         stages: Vec::new(),

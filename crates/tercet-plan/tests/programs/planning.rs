@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Tier, Type};
+use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Scheme, Tier, Type};
 use tercet_plan::{
     Caps, Code, Instance, Launch, Natives, Source, Tuning, check_races, compile, kernels,
 };
@@ -275,8 +275,11 @@ fn check_wgsl(
 #[test]
 fn every_kernel_is_planned_in_some_case() {
     let together = norms_before_one_row();
-    let is_used =
-        |name: &&str| surveys().iter().any(|s| s.used.contains(*name)) || together.contains(*name);
+    let chained = links_of_chains();
+    let is_used = |name: &&str| {
+        let of_cases = surveys().iter().any(|s| s.used.contains(*name));
+        of_cases || together.contains(*name) || chained.contains(*name)
+    };
     let unused: Vec<&str> = kernels()
         .map(|k| k.name)
         .filter(|name| !is_used(name))
@@ -301,6 +304,42 @@ fn norms_before_one_row() -> BTreeSet<String> {
         let names = program.kernels.iter().map(|k| k.name.split(' ').next());
         used.extend(names.flatten().map(str::to_owned));
     }
+    used
+}
+
+/// The kernels that are links of chains, which only graphs of several products have.
+#[allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+fn links_of_chains() -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    for packed_dots in [false, true] {
+        let caps = Caps {
+            packed_dots,
+            ..Caps::h200()
+        };
+        let mut g = Graph::new();
+        let (width, inner) = (2048, 5632);
+        let mut x = g.input("x", Type::new(DType::F32, [1, width])).unwrap();
+        for layer in 0..2 {
+            let product = |g: &mut Graph, x, name: &str, [k, n]: [usize; 2]| {
+                let bytes = Scheme::Q4K.row_bytes(k).unwrap();
+                let ty = Type::new(DType::U8, [n, bytes]);
+                let w = g.param(&format!("{name}{layer}"), ty).unwrap();
+                g.dequant_matmul(x, w, Scheme::Q4K).unwrap()
+            };
+            let gate = product(&mut g, x, "gate", [width, inner]);
+            let up = product(&mut g, x, "up", [width, inner]);
+            let gate = g.silu(gate).unwrap();
+            let a = g.mul(gate, up).unwrap();
+            let y = product(&mut g, a, "down", [inner, width]);
+            x = g.plus(x, y).unwrap();
+        }
+        g.output("y", x).unwrap();
+        let program = compile(&g, &CompileOptions::new(), &caps).unwrap();
+        check_races(&program).unwrap();
+        let names = program.kernels.iter().map(|k| k.name.split(' ').next());
+        used.extend(names.flatten().map(str::to_owned));
+    }
+    used.extend(crate::tokens::kernels());
     used
 }
 

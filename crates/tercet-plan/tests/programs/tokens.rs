@@ -2,8 +2,11 @@
 //! not add up over layers.
 
 use tercet_ir::ops::{AttentionOptions, Layout, RopeStyle};
-use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value};
-use tercet_plan::{Buffer, Caps, Program, check_races, compile};
+use tercet_ir::random::Random;
+use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, OpError, Scheme, Type, Value};
+use tercet_plan::{
+    Buffer, Caps, CheckKind, Launch, Played, Program, StageId, Work, check_races, compile,
+};
 
 const HEADS: usize = 4;
 const HEAD: usize = 64;
@@ -63,12 +66,21 @@ fn planned(layers: usize, is_read: bool) -> Program {
     program
 }
 
+/// The kernels of layers of a decoder.
+pub(crate) fn kernels() -> Vec<String> {
+    let names = planned(2, false).kernels.into_iter().map(|k| k.name);
+    names
+        .map(|name| name.split(' ').next().unwrap_or_default().to_string())
+        .collect()
+}
+
 fn count(program: &Program, kernel: &str) -> usize {
     let names = program
         .dispatches()
         .map(|d| program.kernels[d.kernel.0 as usize].name.as_str());
-    names
-        .filter(|name| name.split(' ').next() == Some(kernel))
+    let first = names.filter_map(|name| name.split(' ').next());
+    first
+        .filter(|name| name.strip_suffix("_chained").unwrap_or(name) == kernel)
         .count()
 }
 
@@ -92,4 +104,71 @@ fn what_long_prompts_need_is_shared_by_layers() {
     let arena = |layers| planned(layers, false).bytes_of(|b| b == Buffer::Arena);
     let (few, many) = (arena(3), arena(12));
     assert!(many <= few + few / 4, "{few} and {many} bytes");
+}
+
+/// What a run of so many tokens plays, and its numbers.
+fn played(program: &Program, tokens: usize) -> (Vec<Played>, Launch) {
+    let mut launch = Launch::default();
+    let sizes = Bindings::new().with("s", tokens);
+    let computed = launch.compute(program, &sizes, Random::default());
+    computed.expect("possible sizes");
+    (program.played_stage(StageId(0), &launch.chosen), launch)
+}
+
+#[test]
+fn steps_of_one_token_wait_for_each_other_without_barriers() {
+    let program = planned(2, false);
+    let chain = program.chain.as_ref().expect("a device with chains");
+    let (steps, launch) = played(&program, 1);
+    // Of each layer its products before attention, attention, and the product after it; nothing is before them.
+    let links: Vec<_> = steps.iter().filter_map(|p| Some((p, p.link?))).collect();
+    let waiting: Vec<_> = links.iter().filter(|(_, l)| l.waits.is_some()).collect();
+    assert_eq!(links.iter().map(|(_, l)| l.own).max(), Some(5), "{program}");
+    assert!(
+        waiting
+            .iter()
+            .all(|(p, l)| !p.needs_barrier() && l.waits == l.own.checked_sub(1))
+    );
+    assert_eq!(
+        links.len() - waiting.len(),
+        links.iter().filter(|(_, l)| l.own == 0).count()
+    );
+    for (p, link) in &links {
+        let Work::Dispatch(d) = &program.steps[p.step].work else {
+            panic!("only dispatches are links");
+        };
+        let numbers = &launch.params[chain.numbers[&d.block] as usize..][..3];
+        let groups = |own: u32| -> u32 {
+            let of = links.iter().filter(|(_, l)| l.own == own);
+            of.map(|(p, _)| launch.grids[p.step].iter().product::<u32>())
+                .sum()
+        };
+        let waits = link.waits.unwrap_or(0);
+        let wanted = link.waits.map_or(0, groups);
+        // The last one counts for nobody.
+        let own = (link.own + 1) % 6;
+        assert_eq!(numbers, [waits, wanted, own], "{program}");
+    }
+    // The record of what waited in vain is one of the checks.
+    let order = program
+        .data_checks
+        .iter()
+        .filter(|c| c.kind == CheckKind::Order);
+    assert_eq!(order.count(), 1);
+}
+
+#[test]
+fn prompts_and_other_devices_keep_their_barriers() {
+    let (steps, _) = played(&planned(2, false), 512);
+    assert!(
+        steps
+            .iter()
+            .all(|p| p.link.is_none_or(|l| l.waits.is_none()))
+    );
+    let graph = decoder(2, false).expect("a graph");
+    let options = CompileOptions::new().bound("s", 512);
+    let program = compile(&graph, &options, &Caps::laptop()).expect("the graph is supported");
+    assert!(program.chain.is_none());
+    let (steps, _) = played(&program, 1);
+    assert!(steps.iter().all(|p| p.link.is_none()));
 }

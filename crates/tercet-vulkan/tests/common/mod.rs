@@ -125,6 +125,7 @@ impl Builder {
                 size_checks: Vec::new(),
                 variants: Vec::new(),
                 gaps: Vec::new(),
+                chain: None,
             },
             len: n,
             shape: [len].into_iter().collect(),

@@ -54,6 +54,7 @@ impl Maker {
             choices: Vec::new(),
             slots: Vec::new(),
             gaps: Vec::new(),
+            chain: None,
             prepare: Vec::new(),
             steps: Vec::new(),
             stages: Vec::new(),

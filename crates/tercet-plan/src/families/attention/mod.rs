@@ -55,6 +55,7 @@ pub(crate) static FAMILY: Family = Family {
         &DECODE_WIDE.def,
         &ONE.def,
         &token::TOKEN.def,
+        &token::CHAINED.def,
         &COMBINE.def,
         &GATHER.def,
         &PACK.def,

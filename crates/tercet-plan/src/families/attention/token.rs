@@ -29,21 +29,77 @@ crate::params! {
         keys: U32,
         window: U32,
         scale: F32,
+        chain_waits: U32,
+        chain_wanted: U32,
+        chain_own: U32,
         checks: U32,
     }
 }
 
+/// What a kernel of one token is made of, with ways to wait for what stands before it.
+macro_rules! pieces {
+    ($($piece:expr),*) => {
+        &[
+            PRELUDE,
+            portable!("rope_turn.wgsl"),
+            portable!("attention_order.wgsl"),
+            portable!("attention_halves.wgsl"),
+            portable!("cluster.wgsl"),
+            portable!("attention_eights.wgsl"),
+            $($piece,)*
+            portable!("attention_token.wgsl"),
+        ]
+    };
+}
+
+const CONSTS: &[&str] = &[
+    "DTYPE",
+    "COS",
+    "SIN",
+    "HEAD",
+    "GROUP",
+    "KEY_HEADS",
+    "KEY_STEP",
+    "HEAD_STEP",
+    "AXIS",
+    "WINDOWED",
+    "SPLITS",
+    "ALONE",
+];
+
+/// One token, as a link of a chain.
+pub(super) static CHAINED: Kernel<TokenParams> = Kernel::wgsl(
+    "attention_token_chained",
+    pieces![
+        portable!("attention_token_chained.wgsl"),
+        portable!("chain.wgsl")
+    ],
+    &[
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Read,
+        Access::Write,
+        Access::Write,
+        Access::Write,
+        Access::Write,
+        Access::Write,
+        // The counters of a chain, which order nothing by themselves.
+        Access::Read,
+        Access::Read,
+    ],
+    CONSTS,
+);
+
 /// One token.
 pub(super) static TOKEN: Kernel<TokenParams> = Kernel::wgsl(
     "attention_token",
-    &[
-        PRELUDE,
-        portable!("rope_turn.wgsl"),
-        portable!("attention_order.wgsl"),
-        portable!("attention_halves.wgsl"),
-        portable!("cluster.wgsl"),
-        portable!("attention_eights.wgsl"),
-        portable!("attention_token.wgsl"),
+    pieces![
+        portable!("attention_token_alone.wgsl"),
+        portable!("chain_none.wgsl")
     ],
     &[
         Access::Read,
@@ -60,20 +116,7 @@ pub(super) static TOKEN: Kernel<TokenParams> = Kernel::wgsl(
         Access::Write,
         Access::Read,
     ],
-    &[
-        "DTYPE",
-        "COS",
-        "SIN",
-        "HEAD",
-        "GROUP",
-        "KEY_HEADS",
-        "KEY_STEP",
-        "HEAD_STEP",
-        "AXIS",
-        "WINDOWED",
-        "SPLITS",
-        "ALONE",
-    ],
+    CONSTS,
 );
 
 /// Workgroups of a query head at most: the last of them puts their sums together.
@@ -132,7 +175,7 @@ pub(super) fn takes(
         && state[seq].known().is_some()
         && p.head_dim == p.value_dim
         && [own.q_dim, own.k_dim, own.v_dim, own.cos_pair, own.sin_pair] == [Num::ONE; 5]
-        && e.caps.max_storage_buffers as usize >= TOKEN.def.args.len()
+        && e.caps.max_storage_buffers as usize >= TOKEN.def.args.len().max(CHAINED.def.args.len())
         && e.caps.workgroup_bytes >= bytes
         && e.caps.max_workgroup >= 256
         && is_short(e, p)?)
@@ -175,6 +218,9 @@ pub(super) fn emit(
         keys: p.block.keys,
         window: Num::Const(window as i64),
         scale: p.block.scale,
+        chain_waits: Num::ZERO,
+        chain_wanted: Num::ZERO,
+        chain_own: Num::ZERO,
         checks: Num::ZERO,
     };
     let is_windowed = matches!(p.op.mask, MaskKind::Window(_));
@@ -214,6 +260,14 @@ pub(super) fn emit(
         .tape()
         .mul(p.block.queries, Num::Const((p.op.q_heads * splits) as i64));
     let grid = e.flat_grid(groups);
-    e.dispatch_guarded(&TOKEN, &consts, &args, &params, grid);
+    let mut args = args.to_vec();
+    let kernel = match e.chain() {
+        Some(chain) => {
+            args.push(chain);
+            &CHAINED
+        }
+        None => &TOKEN,
+    };
+    e.dispatch_guarded(kernel, &consts, &args, &params, grid);
     Ok(())
 }

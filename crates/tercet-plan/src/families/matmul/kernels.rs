@@ -34,6 +34,9 @@ crate::params! {
         bias_stride: U32,
         zero: U32,
         eps: F32,
+        chain_waits: U32,
+        chain_wanted: U32,
+        chain_own: U32,
     }
     /// The block of `matmul/narrow.wgsl`.
     pub struct NarrowParams {
@@ -335,32 +338,54 @@ const HELD_CONSTS: &[&str] = names![
     ],
 ];
 
-/// One row in registers times packed weights, held in the way of this piece.
+/// One row in registers times packed weights, held in the way of this piece, waiting for what stands before it in the way of
+/// these.
 macro_rules! of_held {
-    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $way:expr) => {
+    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $way:expr, $args:expr, $($chain:expr),*) => {
         pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
             $plain_name,
             &[
                 PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS,
-                PIECES, HELD, $way,
+                PIECES, $($chain,)* HELD, $way,
             ],
-            ROW_ARGS,
+            $args,
             HELD_CONSTS,
         );
         pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
             $full_name,
             with_functions![
                 SHARED, OF_BATCHES, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES,
-                HELD, $way
+                $($chain,)* HELD, $way
             ],
-            ROW_ARGS,
+            $args,
             HELD_CONSTS,
         );
     };
 }
 
-of_held!(HELD_PLAIN "gemv_held", HELD_ACTIVATED "gemv_held_activated", HELD_FLOATS);
-of_held!(DOTS_PLAIN "gemv_dots", DOTS_ACTIVATED "gemv_dots_activated", HELD_DOTS);
+/// [`ROW_ARGS`], and the counters of a chain, which order nothing by themselves.
+const CHAINED_ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+    Access::Read,
+    Access::Read,
+];
+const ALONE: &str = portable!("chain_none.wgsl");
+const CHAIN: &str = portable!("chain.wgsl");
+const CHAIN_ROW: &str = portable!("matmul/chain_row.wgsl");
+
+of_held!(HELD_PLAIN "gemv_held", HELD_ACTIVATED "gemv_held_activated", HELD_FLOATS, ROW_ARGS, ALONE);
+of_held!(DOTS_PLAIN "gemv_dots", DOTS_ACTIVATED "gemv_dots_activated", HELD_DOTS, ROW_ARGS, ALONE);
+of_held!(
+    HELD_PLAIN_CHAINED "gemv_held_chained", HELD_ACTIVATED_CHAINED "gemv_held_activated_chained",
+    HELD_FLOATS, CHAINED_ARGS, CHAIN_ROW, CHAIN
+);
+of_held!(
+    DOTS_PLAIN_CHAINED "gemv_dots_chained", DOTS_ACTIVATED_CHAINED "gemv_dots_activated_chained",
+    HELD_DOTS, CHAINED_ARGS, CHAIN_ROW, CHAIN
+);
 
 const ROW_CONSTS: &[&str] = names![
     OF_SUMS,
@@ -480,6 +505,10 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &HELD_ACTIVATED.def,
     &DOTS_PLAIN.def,
     &DOTS_ACTIVATED.def,
+    &HELD_PLAIN_CHAINED.def,
+    &HELD_ACTIVATED_CHAINED.def,
+    &DOTS_PLAIN_CHAINED.def,
+    &DOTS_ACTIVATED_CHAINED.def,
     &QUADS_MIXED.def,
     &QUADS_PACKED_F32.def,
     &QUADS_PACKED_16.def,

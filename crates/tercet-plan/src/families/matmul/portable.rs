@@ -110,6 +110,9 @@ pub(super) fn given(e: &mut Emit<'_>, p: &Product, y: &View) -> Result<Given, Co
         bias_stride: Num::ZERO,
         zero: Num::ZERO,
         eps: p.norm.as_ref().map_or(0.0, |norm| norm.eps),
+        chain_waits: Num::ZERO,
+        chain_wanted: Num::ZERO,
+        chain_own: Num::ZERO,
     };
     for (axis, size) in e.sizes(&p.batch).into_iter().enumerate() {
         params.batch_sizes[axis] = size;
@@ -209,6 +212,23 @@ impl Given {
         let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
         let args = self.args.into_iter().chain([self.gains]);
         let args: Vec<SlotId> = args.chain(self.keys).chain(self.grid).collect();
+        e.dispatch(kernel, &consts, &args, &self.params, grid);
+    }
+
+    /// As [`Given::dispatch_rows`], for kernels that are links of a chain where the device has them.
+    pub(super) fn dispatch_held(
+        &self,
+        e: &mut Emit<'_>,
+        kernels: [&Kernel<ProductParams>; 2],
+        own: &[u32],
+        grid: [Num; 3],
+    ) {
+        let consts: Vec<u32> = self.consts.iter().chain(own).copied().collect();
+        let [alone, chained] = kernels;
+        let chain = e.chain();
+        let args = self.args.into_iter().chain([self.gains]);
+        let args: Vec<SlotId> = args.chain(chain).collect();
+        let kernel = if chain.is_some() { chained } else { alone };
         e.dispatch(kernel, &consts, &args, &self.params, grid);
     }
 

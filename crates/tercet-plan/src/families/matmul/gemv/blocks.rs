@@ -9,7 +9,8 @@ use crate::emit::Emit;
 use crate::families::dequant::{Blocks, piece_consts};
 use crate::families::matmul::gemv_packed::Held;
 use crate::families::matmul::kernels::{
-    CODED_ACTIVATED, CODED_PLAIN, DOTS_ACTIVATED, DOTS_PLAIN, HELD_ACTIVATED, HELD_PLAIN,
+    CODED_ACTIVATED, CODED_PLAIN, DOTS_ACTIVATED, DOTS_ACTIVATED_CHAINED, DOTS_PLAIN,
+    DOTS_PLAIN_CHAINED, HELD_ACTIVATED, HELD_ACTIVATED_CHAINED, HELD_PLAIN, HELD_PLAIN_CHAINED,
     KEYED_CODED, KEYED_QUADS, KEYED_WORDS, PACKED_QUADS_ACTIVATED, PACKED_QUADS_PLAIN,
     PACKED_WORDS_ACTIVATED, PACKED_WORDS_PLAIN,
 };
@@ -36,6 +37,14 @@ static HELD: Pair = Pair {
 static DOTS: Pair = Pair {
     plain: &DOTS_PLAIN,
     activated: &DOTS_ACTIVATED,
+};
+static HELD_CHAINED: Pair = Pair {
+    plain: &HELD_PLAIN_CHAINED,
+    activated: &HELD_ACTIVATED_CHAINED,
+};
+static DOTS_CHAINED: Pair = Pair {
+    plain: &DOTS_PLAIN_CHAINED,
+    activated: &DOTS_ACTIVATED_CHAINED,
 };
 
 /// Rows that packed weights are multiplied with from shared memory.
@@ -126,7 +135,12 @@ impl FewRows<'_> {
         held.ok_or(Refusal::Needs(what.into()))
     }
 
-    fn emit_held(&self, e: &mut Emit<'_>, as_: HeldAs, kernels: &Pair) -> Result<(), CompileError> {
+    fn emit_held(
+        &self,
+        e: &mut Emit<'_>,
+        as_: HeldAs,
+        kernels: [&Pair; 2],
+    ) -> Result<(), CompileError> {
         let (p, blocks) = (self.product, self.packed());
         let held = match self.held(e, as_) {
             Ok(held) => held,
@@ -141,7 +155,7 @@ impl FewRows<'_> {
         let groups = e.tape().ceil_div(columns, held.results(p));
         let grid = e.flat_grid(groups);
         self.given
-            .dispatch_rows(e, kernels.pick(p.function()), &own, grid);
+            .dispatch_held(e, kernels.map(|k| k.pick(p.function())), &own, grid);
         Ok(())
     }
 }
@@ -173,13 +187,13 @@ fn of_blocks<'p>() -> [Variant<FewRows<'p>>; 5] {
                 };
                 r.seconds(e, times)
             },
-            emit: |e, r| r.emit_held(e, HeldAs::Integers, &DOTS),
+            emit: |e, r| r.emit_held(e, HeldAs::Integers, [&DOTS, &DOTS_CHAINED]),
         },
         Variant {
             name: "row_held",
             supports: |e, r| r.held(e, HeldAs::Floats).map(drop),
             cost: |e, r| r.seconds(e, e.caps.device.rates.rows.held_floats),
-            emit: |e, r| r.emit_held(e, HeldAs::Floats, &HELD),
+            emit: |e, r| r.emit_held(e, HeldAs::Floats, [&HELD, &HELD_CHAINED]),
         },
         Variant {
             name: "rows_quads",

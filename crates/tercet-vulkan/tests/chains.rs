@@ -1,0 +1,134 @@
+//! Dispatches that wait for each other without barriers, on a device without validation: its layer takes what it does not know
+//! of for hazards, so that barriers stand between them there.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
+mod common;
+
+use std::sync::Arc;
+
+use tercet_ir::{Bindings, CompileOptions, DType, Executable, Graph, Scheme, Tensor, Type};
+use tercet_plan::{Caps, GpuExecutable, Program, Work};
+use tercet_vulkan::{VulkanBackend, VulkanOptions};
+
+/// Elements of rows, as many as make several workgroups of a product.
+const WIDTH: usize = 2048;
+
+/// A row times packed weights so many times, every other time added to what it was.
+fn products(count: usize) -> Graph {
+    let mut g = Graph::new();
+    let bytes = Scheme::Q4K.row_bytes(WIDTH).unwrap();
+    let mut x = g.input("x", Type::new(DType::F32, [1, WIDTH])).unwrap();
+    let mut row = x;
+    for at in 0..count {
+        let ty = Type::new(DType::U8, [WIDTH, bytes]);
+        let w = g.param(&format!("w{at}"), ty).unwrap();
+        let y = g.dequant_matmul(row, w, Scheme::Q4K).unwrap();
+        if at % 2 == 1 {
+            x = g.plus(x, y).unwrap();
+        }
+        row = if at % 2 == 1 { x } else { y };
+    }
+    g.output("y", row).unwrap();
+    g
+}
+
+/// Blocks of Q4_K with codes and scales without a pattern, whose weights are some hundredths in size.
+fn weights(seed: u32) -> Tensor {
+    let row = Scheme::Q4K.row_bytes(WIDTH).unwrap();
+    let mut bytes: Vec<u8> = (0..(WIDTH * row) as u32)
+        .map(|i| {
+            let mixed = (i + seed).wrapping_mul(0x9e37_79b1);
+            ((mixed ^ (mixed >> 15)).wrapping_mul(0x85eb_ca77) >> 24) as u8
+        })
+        .collect();
+    for block in bytes.chunks_mut(144) {
+        // About 1e-4 and 7.5e-4 as F16.
+        block[..4].copy_from_slice(&[0x8e, 0x06, 0x25, 0x12]);
+    }
+    Tensor::from_slice(&[WIDTH, row], &bytes).unwrap()
+}
+
+fn backend() -> Option<VulkanBackend> {
+    let backend = common::open(VulkanOptions::default())?;
+    if !backend.caps().ordered_dispatches {
+        eprintln!("ignored: {} has no chains", backend.device().name);
+        return None;
+    }
+    Some(backend)
+}
+
+fn planned(backend: &VulkanBackend, graph: &Graph, ordered_dispatches: bool) -> Program {
+    // On a processor other kernels are taken for such products.
+    let caps = Caps {
+        ordered_dispatches,
+        device: Caps::h200().device,
+        ..backend.caps().clone()
+    };
+    tercet_plan::compile(graph, &CompileOptions::new(), &caps).unwrap()
+}
+
+/// What a program with `count` weights gives for a row, so many times.
+fn run(
+    backend: &VulkanBackend,
+    program: Program,
+    count: usize,
+    times: usize,
+) -> Result<Vec<Vec<f32>>, String> {
+    let program = Arc::new(program);
+    let driver = backend.load(&program).unwrap();
+    let mut exe = GpuExecutable::new(program, driver, Bindings::new());
+    let exe: &mut dyn Executable = &mut exe;
+    for at in 0..count {
+        exe.set_param(&format!("w{at}"), weights(at as u32 * 7919))
+            .unwrap();
+    }
+    let x: Vec<f32> = (0..WIDTH).map(|i| (i % 13) as f32 / 8.0 - 0.7).collect();
+    let x = Tensor::from_slice(&[1, WIDTH], &x).unwrap();
+    let results = (0..times).map(|_| {
+        let result = exe.run(&[("x", &x)]).map_err(|e| {
+            let source = std::error::Error::source(&e).map(ToString::to_string);
+            format!("{e}: {}", source.unwrap_or_default())
+        })?;
+        Ok(result[0].as_slice::<f32>().unwrap().to_vec())
+    });
+    results.collect()
+}
+
+#[test]
+fn links_give_what_barriers_give() {
+    let Some(backend) = backend() else { return };
+    let (graph, count) = (products(12), 12);
+    let chained = planned(&backend, &graph, true);
+    let links = chained
+        .chain
+        .as_ref()
+        .map_or(0, |chain| chain.numbers.len());
+    assert_eq!(links, count, "{chained}");
+    let got = run(&backend, chained, count, 20).unwrap();
+    let apart = run(&backend, planned(&backend, &graph, false), count, 1).unwrap();
+    for result in &got {
+        assert_eq!(*result, apart[0]);
+    }
+    assert!(apart[0].iter().all(|y| y.is_finite() && *y != 0.0));
+}
+
+#[test]
+fn who_waits_in_vain_ends_the_run_with_an_error() {
+    let Some(backend) = backend() else { return };
+    let mut broken = planned(&backend, &products(6), true);
+    // The first link counts nowhere: its numbers go to words that nobody reads.
+    let first = broken.steps.iter().find_map(|step| match &step.work {
+        Work::Dispatch(d) => Some(d.block),
+        Work::Copy { .. } | Work::Fill { .. } => None,
+    });
+    let unread = broken.params.len() as u32;
+    let zero = broken.params[0];
+    broken.params.extend([zero; 64]);
+    let chain = broken.chain.as_mut().unwrap();
+    chain.numbers.insert(first.unwrap(), unread);
+    let error = run(&backend, broken, 6, 1).unwrap_err();
+    assert!(error.contains("waited in vain"), "{error}");
+    // Others go on.
+    assert!(run(&backend, planned(&backend, &products(6), true), 6, 2).is_ok());
+}

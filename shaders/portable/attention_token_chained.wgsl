@@ -1,0 +1,4 @@
+// The counters of chain.wgsl and the records of data checks, for attention_token.wgsl.
+
+@group(0) @binding(13) var<storage, read_write> chain: array<atomic<u32>>;
+@group(0) @binding(14) var<storage, read> faults: array<u32>;
