@@ -287,6 +287,15 @@ struct Properties {
     identity: Identity,
 }
 
+/// What kernels use of subgroups.
+const SUBGROUP_OPERATIONS: vk::SubgroupFeatureFlags = vk::SubgroupFeatureFlags::from_raw(
+    vk::SubgroupFeatureFlags::BASIC.as_raw()
+        | vk::SubgroupFeatureFlags::VOTE.as_raw()
+        | vk::SubgroupFeatureFlags::ARITHMETIC.as_raw()
+        | vk::SubgroupFeatureFlags::BALLOT.as_raw()
+        | vk::SubgroupFeatureFlags::SHUFFLE.as_raw(),
+);
+
 impl Properties {
     fn query(
         instance: &Instance,
@@ -333,17 +342,14 @@ impl Properties {
                 .get_physical_device_properties2(device, &mut all)
         };
         let plain = all.properties;
-        let operations = vk::SubgroupFeatureFlags::BASIC
-            | vk::SubgroupFeatureFlags::VOTE
-            | vk::SubgroupFeatureFlags::ARITHMETIC
-            | vk::SubgroupFeatureFlags::BALLOT
-            | vk::SubgroupFeatureFlags::SHUFFLE;
         let compute = vk::ShaderStageFlags::COMPUTE;
         Properties {
             limits: plain.limits,
             subgroup_size: v11.subgroup_size,
             subgroup_compute: v11.subgroup_supported_stages.contains(compute)
-                && v11.subgroup_supported_operations.contains(operations),
+                && v11
+                    .subgroup_supported_operations
+                    .contains(SUBGROUP_OPERATIONS),
             subgroup_sizes: sizes.then_some((control.min_subgroup_size, control.max_subgroup_size)),
             size_control_compute: control.required_subgroup_size_stages.contains(compute),
             max_buffer: v11.max_memory_allocation_size.max(buffers.max_buffer_size),

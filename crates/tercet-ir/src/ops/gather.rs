@@ -24,6 +24,26 @@ attrs! {
     }
 }
 
+/// Data of six lengths, each with indices of its own, which devices check together; one of them may be bad.
+fn by_several(name: &str, message: Option<&'static str>) -> Case {
+    Case::new(name, move |c| {
+        for (n, len) in ["a", "b", "c", "d", "e", "f"].into_iter().zip(2usize..) {
+            let x = c.input(n, [len, 2], Fill::Normal)?;
+            let list = match message.is_some() && len == 4 {
+                true => Fill::Values(vec![0.0, 3.0, 9.0]),
+                false => Fill::Index(len),
+            };
+            let idx = c.input_of(&format!("{n}_idx"), Type::new(DType::I32, [3]), list)?;
+            let y = c.graph.gather(x, idx, 0)?;
+            c.output(y)?;
+        }
+        if let Some(message) = message {
+            c.expect_fault(message);
+        }
+        Ok(())
+    })
+}
+
 impl OpSpec for Gather {
     const DOC: Doc = Doc {
         name: "gather",
@@ -89,25 +109,6 @@ impl OpSpec for Gather {
                 let y = c.graph.gather(x, idx, 0)?;
                 c.expect_fault(message);
                 c.output(y)
-            })
-        };
-        // Data of six lengths, each with indices of its own, which devices check together.
-        let by_several = |name: &str, message: Option<&'static str>| {
-            Case::new(name, move |c| {
-                for (n, len) in ["a", "b", "c", "d", "e", "f"].into_iter().zip(2usize..) {
-                    let x = c.input(n, [len, 2], Fill::Normal)?;
-                    let list = match message.is_some() && len == 4 {
-                        true => Fill::Values(vec![0.0, 3.0, 9.0]),
-                        false => Fill::Index(len),
-                    };
-                    let idx = c.input_of(&format!("{n}_idx"), Type::new(DType::I32, [3]), list)?;
-                    let y = c.graph.gather(x, idx, 0)?;
-                    c.output(y)?;
-                }
-                if let Some(message) = message {
-                    c.expect_fault(message);
-                }
-                Ok(())
             })
         };
         vec![

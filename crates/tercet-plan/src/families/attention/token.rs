@@ -7,7 +7,7 @@ use tercet_ir::{CompileError, DType, Dim};
 use super::{AttentionProblem, one};
 use crate::emit::{Emit, Home, View};
 use crate::families::portable;
-use crate::families::rope::append::Append;
+use crate::families::rope::append::{Append, AppendParams};
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 use crate::scalar::PRELUDE;
@@ -181,6 +181,29 @@ pub(super) fn takes(
         && is_short(e, p)?)
 }
 
+fn params(p: &AttentionProblem<'_>, own: &AppendParams, window: usize) -> TokenParams {
+    TokenParams {
+        q_offset: own.q_offset,
+        q_head: own.q_second,
+        k_offset: own.k_offset,
+        k_head: own.k_second,
+        v_offset: own.v_offset,
+        v_head: own.v_second,
+        cos_offset: own.cos_offset,
+        sin_offset: own.sin_offset,
+        n_rot: own.n_rot,
+        adjacent: own.adjacent,
+        lens_offset: p.block.lens_offset,
+        keys: p.block.keys,
+        window: Num::Const(window as i64),
+        scale: p.block.scale,
+        chain_waits: Num::ZERO,
+        chain_wanted: Num::ZERO,
+        chain_own: Num::ZERO,
+        checks: Num::ZERO,
+    }
+}
+
 /// Emits the kernel.
 ///
 /// # Errors
@@ -202,27 +225,7 @@ pub(super) fn emit(
         MaskKind::Window(window) => window.min(known(&state[seq])),
         MaskKind::None | MaskKind::Causal | MaskKind::Keep | MaskKind::Bias => 0,
     };
-    let own = &append.params;
-    let params = TokenParams {
-        q_offset: own.q_offset,
-        q_head: own.q_second,
-        k_offset: own.k_offset,
-        k_head: own.k_second,
-        v_offset: own.v_offset,
-        v_head: own.v_second,
-        cos_offset: own.cos_offset,
-        sin_offset: own.sin_offset,
-        n_rot: own.n_rot,
-        adjacent: own.adjacent,
-        lens_offset: p.block.lens_offset,
-        keys: p.block.keys,
-        window: Num::Const(window as i64),
-        scale: p.block.scale,
-        chain_waits: Num::ZERO,
-        chain_wanted: Num::ZERO,
-        chain_own: Num::ZERO,
-        checks: Num::ZERO,
-    };
+    let params = params(p, &append.params, window);
     let is_windowed = matches!(p.op.mask, MaskKind::Window(_));
     let mut consts = append.consts.to_vec();
     let sizes = [p.group(), p.op.kv_heads, key_step, head_step, seq];

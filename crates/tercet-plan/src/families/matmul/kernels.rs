@@ -1,8 +1,13 @@
 //! The kernels of products. All have the block and the bindings of `operands.wgsl`.
 
+mod held;
 mod keyed;
 mod rest;
 
+pub(super) use self::held::{
+    DOTS_ACTIVATED, DOTS_ACTIVATED_CHAINED, DOTS_PLAIN, DOTS_PLAIN_CHAINED, HELD_ACTIVATED,
+    HELD_ACTIVATED_CHAINED, HELD_PLAIN, HELD_PLAIN_CHAINED,
+};
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
 pub(super) use self::rest::{GEMM_REST, GEMM_REST_ACTIVATED};
 use super::{pairs, prepack, skinny, skinny_laid};
@@ -324,69 +329,6 @@ const ROW: &str = concat!(
     portable!("matmul/gemv_shares.wgsl"),
     portable!("matmul/gemv_floats.wgsl")
 );
-const HELD: &str = concat!(
-    portable!("matmul/gemv_shares.wgsl"),
-    portable!("matmul/gemv_held.wgsl")
-);
-const HELD_FLOATS: &str = portable!("matmul/gemv_held_floats.wgsl");
-const HELD_DOTS: &str = portable!("matmul/gemv_held_dots.wgsl");
-const HELD_CONSTS: &[&str] = names![
-    OF_SUMS,
-    OF_GROUPS,
-    &[
-        "SLICES", "TEAMS", "COLUMNS", "ROUNDS", "BATCHES", "DEPTH", "DIGITS", "GATED", "NORMED"
-    ],
-];
-
-/// One row in registers times packed weights, held in the way of this piece, waiting for what stands before it in the way of
-/// these.
-macro_rules! of_held {
-    ($plain:ident $plain_name:literal, $full:ident $full_name:literal, $way:expr, $args:expr, $($chain:expr),*) => {
-        pub(super) static $plain: Kernel<ProductParams> = Kernel::wgsl(
-            $plain_name,
-            &[
-                PRELUDE, SHARED, OF_BATCHES, PLAIN, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS,
-                PIECES, $($chain,)* HELD, $way,
-            ],
-            $args,
-            HELD_CONSTS,
-        );
-        pub(super) static $full: Kernel<ProductParams> = Kernel::wgsl(
-            $full_name,
-            with_functions![
-                SHARED, OF_BATCHES, ACTIVATED, SUMS, ROW_QUADS, PROLOGUE, BLOCKS, QUADS, PIECES,
-                $($chain,)* HELD, $way
-            ],
-            $args,
-            HELD_CONSTS,
-        );
-    };
-}
-
-/// [`ROW_ARGS`], and the counters of a chain, which order nothing by themselves.
-const CHAINED_ARGS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-];
-const ALONE: &str = portable!("chain_none.wgsl");
-const CHAIN: &str = portable!("chain.wgsl");
-const CHAIN_ROW: &str = portable!("matmul/chain_row.wgsl");
-
-of_held!(HELD_PLAIN "gemv_held", HELD_ACTIVATED "gemv_held_activated", HELD_FLOATS, ROW_ARGS, ALONE);
-of_held!(DOTS_PLAIN "gemv_dots", DOTS_ACTIVATED "gemv_dots_activated", HELD_DOTS, ROW_ARGS, ALONE);
-of_held!(
-    HELD_PLAIN_CHAINED "gemv_held_chained", HELD_ACTIVATED_CHAINED "gemv_held_activated_chained",
-    HELD_FLOATS, CHAINED_ARGS, CHAIN_ROW, CHAIN
-);
-of_held!(
-    DOTS_PLAIN_CHAINED "gemv_dots_chained", DOTS_ACTIVATED_CHAINED "gemv_dots_activated_chained",
-    HELD_DOTS, CHAINED_ARGS, CHAIN_ROW, CHAIN
-);
-
 const ROW_CONSTS: &[&str] = names![
     OF_SUMS,
     &[
