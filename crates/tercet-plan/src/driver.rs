@@ -365,7 +365,7 @@ fn fault_of(program: &Program, launch: &Launch, records: &[u8]) -> Option<RunErr
             }
             CheckKind::Order => EvalError::Data(
                 "a dispatch waited in vain for the one before it, which this device has not run: its results are not to be \
-                 trusted; update the driver, or run on another device"
+                 trusted; run through wgpu, which keeps barriers, or update the driver"
                     .to_string(),
             ),
             CheckKind::KvLen => EvalError::Data(format!(
