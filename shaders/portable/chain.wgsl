@@ -14,6 +14,8 @@ const CHAIN_RECORD: u32 = 64u;
 const CHAIN_STEP: u32 = 32u;
 // Seconds: nothing else takes as long.
 const CHAIN_TRIES: u32 = 4194304u;
+// Tries between two looks at whether somebody gave up.
+const CHAIN_LOOKS: u32 = 4096u;
 
 // Every invocation of the workgroup must call this.
 fn await_chain(local: u32) {
@@ -23,8 +25,11 @@ fn await_chain(local: u32) {
     if local == 0u {
         let at = CHAIN_RECORD + p.chain_waits * CHAIN_STEP;
         var counted = atomicLoad(&chain[at]);
-        // Some drivers end loops earlier.
-        for (var tries = 0u; counted < p.chain_wanted && tries < CHAIN_TRIES; tries += 1u) {
+        // Some drivers end loops earlier. Where somebody gave up already, nobody waits as long again.
+        for (var tries = 1u; counted < p.chain_wanted && tries < CHAIN_TRIES; tries += 1u) {
+            if tries % CHAIN_LOOKS == 0u && atomicLoad(&chain[0]) != 0u {
+                break;
+            }
             counted = atomicLoad(&chain[at]);
         }
         if counted < p.chain_wanted {

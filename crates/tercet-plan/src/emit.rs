@@ -8,11 +8,12 @@
 //! Invariant: what a family emits depends on the graph, the capabilities and the bounds only.
 //!
 //! Next: `emit/values.rs` for operands and results, `emit/dispatch.rs` for kernels as steps, `emit/choices.rs` for ways of
-//! which a run takes one, `emit/checks.rs` for what ends a run, `emit/blocks.rs` for graphs inside nodes,
+//! which a run takes one, `emit/checks.rs` for what ends a run, `emit/chain.rs` for dispatches that wait for each other, `emit/blocks.rs` for graphs inside nodes,
 //! `emit/cursor.rs` for the node that is emitted, `emit/decoding.rs` for when weights are decoded, `emit/draft.rs` for the
 //! program so far.
 
 mod blocks;
+mod chain;
 mod checks;
 mod choices;
 mod cursor;

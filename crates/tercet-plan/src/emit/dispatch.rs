@@ -1,16 +1,11 @@
 //! Dispatches of kernels: their parameter blocks and their arguments.
 
-use std::collections::BTreeMap;
-
 use tercet_ir::DType;
 
 use super::{Emit, Home, RECORD_BYTES, SlotDraft};
 use crate::kernel::{Access, Instance, Kernel, Params, Source, Word, block_bytes};
 use crate::num::Num;
-use crate::played::{LINK_BYTES, MOST_LINKS};
-use crate::program::{
-    Arms, Buffer, Chain, CheckKind, DataCheck, Dispatch, KernelId, SlotId, Step, Work,
-};
+use crate::program::{Arms, Buffer, Dispatch, KernelId, SlotId, Step, Work};
 
 impl Emit<'_> {
     /// Runs a kernel: `consts` in the order of its constants, `args` in the order of its bindings. A
@@ -30,12 +25,6 @@ impl Emit<'_> {
         if self.draft.params.len() > before && self.is_link(args) {
             self.note_link::<P>();
         }
-    }
-
-    /// Whether a kernel with these arguments can be a link of a chain.
-    fn is_link(&self, args: &[SlotId]) -> bool {
-        let chain = self.draft.chain.as_ref();
-        chain.is_some_and(|chain| args.contains(&chain.counters))
     }
 
     /// As [`Emit::dispatch`], for a kernel that writes a state: its last argument, the records of
@@ -75,76 +64,6 @@ impl Emit<'_> {
             Work::Dispatch(d) => d.block,
             Work::Copy { .. } | Work::Fill { .. } => 0,
         })
-    }
-
-    /// The counters of chains of dispatches, for kernels that can be links of one; none where the device has no chains.
-    pub(crate) fn chain(&mut self) -> Option<SlotId> {
-        if !self.facts.has_chains {
-            return None;
-        }
-        if let Some(chain) = &self.draft.chain {
-            return Some(chain.counters);
-        }
-        // `Emit::close_chain` has its place.
-        let counters = self.slot(SlotDraft {
-            bytes: RECORD_BYTES,
-            dtype: DType::U32,
-            numel: None,
-            home: Home::At(Buffer::Faults, 0),
-        });
-        self.draft.chain = Some(Chain {
-            counters,
-            numbers: BTreeMap::new(),
-        });
-        self.draft.chain_site = Some(self.site());
-        Some(counters)
-    }
-
-    /// Puts the counters of chains behind the records of all checks, with a record of their own, and clears them first of all.
-    pub(crate) fn close_chain(&mut self) {
-        let (Some(chain), Some(site)) = (&self.draft.chain, self.draft.chain_site.take()) else {
-            return;
-        };
-        let counters = chain.counters;
-        let at = self.draft.data_checks.len() as u64 * RECORD_BYTES;
-        let all = self.faults();
-        self.draft.slots[all.0 as usize].bytes = at + RECORD_BYTES;
-        let record = self.slot(SlotDraft {
-            bytes: 8,
-            dtype: DType::U32,
-            numel: None,
-            home: Home::At(Buffer::Faults, at),
-        });
-        let place = &mut self.draft.slots[counters.0 as usize];
-        place.home = Home::At(Buffer::Faults, at);
-        place.bytes = RECORD_BYTES + u64::from(MOST_LINKS) * LINK_BYTES;
-        self.draft.joined_records.insert(counters, vec![record]);
-        let clear = Step {
-            work: Work::Fill {
-                dst: counters,
-                word: 0,
-            },
-            barrier: false,
-            arms: Arms::new(),
-            node: site.node,
-            op: "chain",
-        };
-        self.draft.steps.insert(0, clear);
-        self.draft.data_checks.push(DataCheck {
-            kind: CheckKind::Order,
-            record,
-            len: Num::ZERO,
-            site,
-        });
-    }
-
-    /// Notes where the numbers of a link are that was dispatched last.
-    fn note_link<P: Params>(&mut self) {
-        let field = P::FIELDS.iter().find(|field| field.name == "chain_waits");
-        let block = self.last_block();
-        if let (Some(field), Some(chain)) = (field, &mut self.draft.chain) {
-            chain.numbers.insert(block, block + field.offset_bytes / 4);
-        }
     }
 
     pub(super) fn faults(&mut self) -> SlotId {
