@@ -222,7 +222,7 @@ pub enum CheckKind {
     Coordinates(Vec<Num>),
     /// Key counts outside `[0, len]`.
     KvLen,
-    /// Not of data: that a dispatch waited in vain for one before it.
+    /// Not of data: that a dispatch waited in vain for one before it. Steps before may have written states.
     Order,
 }
 
