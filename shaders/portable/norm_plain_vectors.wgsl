@@ -12,6 +12,7 @@ struct Params {
     // Rows lie x_row apart, and each x_count of them x_outer.
     x_count: u32,
     x_outer: u32,
+    y_panels: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;

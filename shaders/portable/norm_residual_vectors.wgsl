@@ -13,6 +13,7 @@ struct Params {
     r_row: u32,
     r_stride: u32,
     eps: f32,
+    y_panels: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;

@@ -26,6 +26,15 @@ fn sizes_of(size: f32, v: vec4<f32>) -> f32 {
     return size_of(size_of(size_of(size_of(size, v.x), v.y), v.z), v.w);
 }
 
+// Where a vector of the result lies: in its row, or in panels of 32 elements of 16 bits of all rows, as `gemm_laid_f16.comp`
+// takes them.
+fn place_of(row: u32, unit: u32, first: u32) -> u32 {
+    if p.y_panels != 0u {
+        return (unit / 4u * p.rows + row) * 4u + unit % 4u;
+    }
+    return first + unit;
+}
+
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -69,7 +78,7 @@ fn main(
                 a += floats(more, 0u);
                 b += floats(more, PARTS - 1u);
             }
-            y[first + unit] = words_of(a, b);
+            y[place_of(row, unit, first)] = words_of(a, b);
             write_also(first + unit, a);
         }
     }

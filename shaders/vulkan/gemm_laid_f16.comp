@@ -20,6 +20,12 @@
 // Where SLICES is above 1, a workgroup has one part, and its subgroups sum as many slices of k, which meet in shared memory.
 // Workgroups take every tile that is as many further as there are workgroups.
 //
+// Rows may lie in panels, as the kernel before writes them where asked: 32 columns of all rows, then the next 32,
+//
+//     A[k / 32, m, k mod 32], C[n / 32, m, n mod 32]
+//
+// so that eight rows of a step are 512 bytes one after the other, which is what a subgroup takes at once.
+//
 // Constraints: n a multiple of 64; k of 64 SLICES, at least 64; lda, ldc and offset_a of 8; one batch in one part.
 // See gemm_params.glsl for operands and the grid.
 
@@ -48,6 +54,8 @@ layout(constant_id = 5) const uint HAS_BIAS = 0;
 layout(constant_id = 6) const uint BAND = 8; // rows of tiles that share columns of W
 layout(constant_id = 7) const uint FULL_PARTS = 0; // m is at least PART_ROWS
 layout(constant_id = 8) const uint SLICES = 1; // slices of k
+layout(constant_id = 9) const uint LDA = 0; // lda where it is known, else 0
+layout(constant_id = 10) const uint A_PANELS = 0; // A lies in panels, and LDA is 32
 
 // What gemm_finish.glsl asks: bias and results are f16, there is no residual, and where lanes are known the
 // device's own conversions are right.
@@ -57,6 +65,7 @@ const uint BIAS_F32 = 0;
 const uint RESIDUAL_F32 = 0;
 const uint NATIVE = 1;
 
+#define PANELS
 #include "gemm_params.glsl"
 
 layout(set = 0, binding = 1) restrict readonly buffer A16 { uvec4 a_vec[]; };
@@ -85,7 +94,8 @@ RIGHT right[ROWS];
 // Operands of a step, of A of two: one that is multiplied, and one that is under way.
 uvec4 weights[2][COLUMNS];
 uvec4 rows[2][ROWS];
-// Where the lane's words of the first step lie.
+// Where the lane's words of the first step lie, of A in each fragment. In full parts only the first counts: the others lie as
+// far apart as LDA says, so that a load takes one addition instead of an address.
 uint first_row[ROWS];
 uint first_weight;
 
@@ -111,9 +121,16 @@ void fill_right(const uint j, uint first, uint second) {
     right[j][3] = pair_of(second).y;
 }
 
+uint lda() { return LDA != 0u ? LDA : p.lda; }
+
+// Words of A between steps.
+uint step_apart() { return A_PANELS != 0u ? STEP / 8u * p.m : STEP / 8u; }
+
 void load_rows(const uint to, uint step) {
     [[unroll]] for (uint j = 0u; j < ROWS; j++) {
-        rows[to][j] = a_vec[first_row[j] + step * (STEP / 8u)];
+        // Eight rows of lda / 8 words.
+        uint first = FULL_PARTS != 0u ? first_row[0] + j * lda() : first_row[j];
+        rows[to][j] = a_vec[first + step * step_apart()];
     }
 }
 
@@ -153,6 +170,11 @@ void begin_sums(uint first, uint slice) {
     }
 }
 
+uint place_in_c(uint line, uint col) {
+    uint in_panels = (col / STEP * p.m + line) * STEP + col % STEP;
+    return p.offset_c + (p.c_panels != 0u ? in_panels : line * p.ldc + col);
+}
+
 // Stores the lane's parts of rows from `row` on, of those that begin at `own`; its columns begin at `first`.
 void store_sums(uint row, uint own, uint first) {
     uint lane_row = row + gl_SubgroupInvocationID % 4u * 2u;
@@ -166,7 +188,7 @@ void store_sums(uint row, uint own, uint first) {
             vec4 high = vec4(sums[2][j][side], sums[2][j][2u + side], sums[3][j][side], sums[3][j][2u + side]);
             low = finish_biased(low, 0u, 4u);
             high = finish_biased(high, 0u, 4u);
-            c_vec[(p.offset_c + line * p.ldc + first) >> 3] = uvec4(halves(low), halves(high));
+            c_vec[place_in_c(line, first) >> 3] = uvec4(halves(low), halves(high));
         }
     }
 }
@@ -212,12 +234,12 @@ void multiply_tile(uvec2 tile) {
     uint t = gl_SubgroupInvocationID % 4u;
     [[unroll]] for (uint j = 0u; j < ROWS; j++) {
         uint line = row + 8u * j + g;
-        first_row[j] = (p.offset_a + (FULL_PARTS != 0u ? line : min(line, p.m - 1u)) * p.lda) / 8u + t;
+        first_row[j] = (p.offset_a + (FULL_PARTS != 0u ? line : min(line, p.m - 1u)) * lda()) / 8u + t;
     }
     uint steps = p.k / STEP / SLICES;
     uint skipped = slice * steps;
     [[unroll]] for (uint j = 0u; j < ROWS; j++) {
-        first_row[j] += skipped * (STEP / 8u);
+        first_row[j] += skipped * step_apart();
     }
     first_weight = p.offset_b / 8u + gl_SubgroupInvocationID;
     first_weight += (col / PART_COLUMNS * (p.k / STEP) + skipped) * (2u * HALF_LEN);

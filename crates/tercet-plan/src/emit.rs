@@ -20,6 +20,7 @@ mod cursor;
 mod decoding;
 mod dispatch;
 mod draft;
+mod panels;
 mod values;
 
 use std::collections::{HashMap, HashSet};

@@ -83,5 +83,22 @@ float gelu_narrow(float x) {
     return x < 0.0 ? -tail : x - tail;
 }
 
-// As activate, for results that are rounded to 16 bits.
-float activate_narrow(uint code, float x) { return code == 4u ? gelu_narrow(x) : activate(code, x); }
+// x / (1 + exp(-of)) for numbers of like sign, within some 2^-20 of it, or 1e-30: below NARROW_LEAST nothing is left of it.
+const float NARROW_LEAST = -80.0;
+
+float logistic_narrow(float x, float of) { return x * (1.0 / (1.0 + exp2(-1.44269504 * of))); }
+
+// As activate, for results that are rounded to 16 bits. A maximum would be shorter than the comparison, and lose NaN.
+float activate_narrow(uint code, float x) {
+    float within = x < NARROW_LEAST ? NARROW_LEAST : x;
+    switch (code) {
+    case 4u:
+        return gelu_narrow(x);
+    case 5u:
+        return logistic_narrow(within, 1.5957691216057308 * (within + 0.044715 * within * within * within));
+    case 6u:
+        return logistic_narrow(within, within);
+    default:
+        return activate(code, x);
+    }
+}

@@ -36,6 +36,9 @@ layout(set = 0, binding = 0) uniform Params {
     uint inner_residual;
     uint split_c;
     uint len_c; // elements of the whole tensor that C is, or is part of
+#ifdef PANELS
+    uint c_panels; // C lies in panels of 32 columns
+#endif
 #ifdef WINDOWS
 #include "window_params.glsl"
 #endif

@@ -53,6 +53,13 @@ pub(crate) struct MatrixRates {
     pub(crate) many_windows: usize,
 }
 
+impl MatrixRates {
+    /// Rows that fill a part of every division of weights that were laid out.
+    pub(crate) fn laid_rows(&self) -> u32 {
+        self.laid.iter().map(|d| d.part[0]).max().unwrap_or(1)
+    }
+}
+
 /// Products in tiles of 8 x 8 or 4 x 4 sums an invocation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TileRates {
@@ -133,8 +140,12 @@ pub(crate) struct AttentionRates {
     /// us beside an empty dispatch): in pieces on matrices, a head at a time, by ranges of keys.
     pub(crate) one_query: [f64; 3],
     /// How often as long as products at rate 1 many queries take (8 x 16 heads of 64, 1024 x 1024): on matrices (232 us) and
-    /// as pairs (545 us), by matrices' rate; in large tiles (1.39 ms) and in others, an estimate, by that of tiles.
-    pub(crate) many_queries: [f64; 4],
+    /// as pairs (545 us), by matrices' rate; in large tiles (1.39 ms) and in others, an estimate, by that of tiles; on matrices that
+    /// invocations fill, by matrices' rate.
+    pub(crate) many_queries: [f64; 5],
+    /// Keys up to which many queries are faster on matrices that invocations fill (heads of 64, on an H100: 64 x 8 heads of 77, causal, 10
+    /// us where 21; 32 x 12 of 197 41 where 48; 8 x 16 of 1024 205 where 181).
+    pub(crate) lane_keys: usize,
     /// Keys and values of a head, in bytes, that one workgroup takes in less time than putting ranges together does:
     /// where all keys are there, and where a run says how many are, which may be far fewer.
     pub(crate) alone_bytes: [usize; 2],
@@ -302,7 +313,10 @@ pub(crate) static MEASURED: Rates = Rates {
             one([2, 2], [16, 32], 64, [0.12, 0.39]),
         ],
         laid: &[
-            one([2, 2], [48, 64], 32, [0.6, 1.17]),
+            // 6,304 rows times 768x768 / 3072x768 / 768x2304 on an H100: 23.3 / 87 / 71 us, 24.3 / 87 / 70 and 28.3 / 102 / 70.
+            one([4, 2], [40, 64], 32, [1.46, 1.46]),
+            one([2, 2], [40, 64], 32, [0.72, 1.44]),
+            one([2, 2], [48, 64], 32, [0.73, 1.46]),
             one([1, 1], [16, 64], 32, [0.15, 0.45]),
         ],
         pairs: &[
@@ -357,7 +371,8 @@ pub(crate) static MEASURED: Rates = Rates {
     },
     attention: AttentionRates {
         one_query: [1.75, 3.5, 5.0],
-        many_queries: [1.85, 4.3, 1.8, 2.2],
+        many_queries: [1.85, 4.3, 1.8, 2.2, 1.6],
+        lane_keys: 384,
         alone_bytes: [256 << 10, 1 << 20],
         token_bytes: 512 << 20,
         token_blocks: 4,

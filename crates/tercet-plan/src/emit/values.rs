@@ -2,6 +2,7 @@
 
 use tercet_ir::{CompileError, DType, Graph, NodeId, Value};
 
+use super::panels::Offer;
 use super::{Emit, Home, View, all_known};
 use crate::families::copy;
 use crate::num::Num;
@@ -42,7 +43,7 @@ pub(crate) struct Halves {
 #[derive(Debug)]
 pub(crate) struct Values {
     /// The results of each node that has been emitted.
-    places: Vec<Vec<View>>,
+    pub(super) places: Vec<Vec<View>>,
     /// Copies, by what they are copies of.
     pub(super) copies: Vec<(View, Order, View)>,
     /// Values that are made where they are first asked for, with the arms that they are there in.
@@ -51,6 +52,8 @@ pub(crate) struct Values {
     rounded: Vec<(SlotId, Arms, DType, SlotId)>,
     /// Pairs of F16, with the arms that they are there in and the node that they were made for.
     halves: Vec<(Halves, Arms, NodeId, SlotId)>,
+    /// Kernels that can write rows in panels.
+    pub(super) panels: Vec<Offer>,
 }
 
 impl Values {
@@ -62,6 +65,7 @@ impl Values {
             made: Vec::new(),
             rounded: Vec::new(),
             halves: Vec::new(),
+            panels: Vec::new(),
         }
     }
 }

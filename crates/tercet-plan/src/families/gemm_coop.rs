@@ -47,6 +47,11 @@ crate::params! {
         split_c: U32,
         len_c: U32,
     }
+    /// The same of `gemm_laid_f16.comp`.
+    pub struct GemmLaidParams {
+        ..product: GemmCoopParams,
+        c_panels: U32,
+    }
 }
 
 /// The constants of `gemm_coop.glsl`.
@@ -102,6 +107,8 @@ const LAID_CONSTS: &[&str] = &[
     "BAND",
     "FULL_PARTS",
     "SLICES",
+    "LDA",
+    "A_PANELS",
 ];
 
 /// A, B, bias, residual, C. Where there is no bias or residual, any slot stands in.
@@ -149,7 +156,7 @@ pub(crate) static BLOCK_BF16: Kernel<GemmCoopParams> = Kernel::spirv(
     BLOCK_CONSTS,
 );
 
-pub(crate) static LAID_F16: Kernel<GemmCoopParams> = Kernel::spirv(
+pub(crate) static LAID_F16: Kernel<GemmLaidParams> = Kernel::spirv(
     "gemm_laid_f16",
     module!("gemm_laid_f16.spv"),
     ARGS,
@@ -165,14 +172,16 @@ pub(crate) fn type_of(dtype: DType) -> Option<CoopType> {
     }
 }
 
-/// The kernel for factors of a type; weights are laid out where they are F16.
+/// The kernel for factors of a type as they lie; [`LAID_F16`] is that of weights that were laid out.
 pub fn kernel(ty: CoopType, scope: Scope) -> &'static Kernel<GemmCoopParams> {
     match (ty, scope) {
         (CoopType::F16, Scope::Subgroup) => &F16,
         (CoopType::BF16, Scope::Subgroup) => &BF16,
         (CoopType::F16, Scope::Workgroup) => &BLOCK_F16,
         (CoopType::BF16, Scope::Workgroup) => &BLOCK_BF16,
-        (CoopType::F16 | CoopType::BF16, Scope::Laid) => &LAID_F16,
+        (_, Scope::Laid) => {
+            unreachable!("invariant: weights that were laid out have a kernel of their own")
+        }
     }
 }
 
@@ -187,6 +196,9 @@ pub const ACTIVATIONS: &[UnaryFn] = &[
     UnaryFn::Softplus,
     UnaryFn::Relu6,
 ];
+
+/// Columns of a panel of rows, in `gemm_laid_f16.comp`.
+pub(crate) const PANEL: u32 = 32;
 
 /// What of the kernel a product uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -213,6 +225,10 @@ pub struct Options {
     pub native_halves: bool,
     /// The least rows of a run.
     pub least_rows: usize,
+    /// `lda` where it is the same in every run, else 0.
+    pub known_lda: u32,
+    /// A lies in panels ([`Emit::take_panels`](crate::Emit::take_panels)).
+    pub a_panels: bool,
 }
 
 impl Options {
@@ -275,7 +291,20 @@ pub fn constants(tiling: &Tiling, options: &Options) -> Vec<u32> {
             let [rows, _] = tiling.part;
             let sizes = [tiling.threads(), bm, bn, rows];
             let full = u32::from(options.least_rows >= rows as usize);
-            let rest = [activation, has_bias, tiling.band, full, tiling.slices];
+            let a_panels = u32::from(options.a_panels);
+            let lda = match options.a_panels {
+                true => PANEL,
+                false => options.known_lda,
+            };
+            let rest = [
+                activation,
+                has_bias,
+                tiling.band,
+                full,
+                tiling.slices,
+                lda,
+                a_panels,
+            ];
             [&sizes[..], &rest].concat()
         }
     }

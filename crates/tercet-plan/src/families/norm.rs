@@ -29,6 +29,11 @@ crate::params! {
         x_count: U32,
         x_outer: U32,
     }
+    /// The block of `norm_plain_vectors.wgsl`.
+    pub struct VectorsParams {
+        ..norm: NormParams,
+        y_panels: U32,
+    }
     /// The block of `norm_residual.wgsl` and `norm_sum.wgsl`.
     pub struct ResidualParams {
         rows: U32,
@@ -40,6 +45,11 @@ crate::params! {
         r_row: U32,
         r_stride: U32,
         eps: F32,
+    }
+    /// The block of `norm_residual_vectors.wgsl`.
+    pub struct ResidualVectorsParams {
+        ..norm: ResidualParams,
+        y_panels: U32,
     }
 }
 
@@ -92,7 +102,7 @@ static RESIDUAL: Kernel<ResidualParams> = Kernel::wgsl(
 );
 
 /// A norm of rows of whole vectors.
-static VECTORS: Kernel<NormParams> = Kernel::wgsl(
+static VECTORS: Kernel<VectorsParams> = Kernel::wgsl(
     "norm_vectors",
     &[
         portable!("prelude.wgsl"),
@@ -113,7 +123,7 @@ static VECTORS: Kernel<NormParams> = Kernel::wgsl(
 );
 
 /// The same of F32, which also writes its result in 16 bits.
-static VECTORS_ROUNDED: Kernel<NormParams> = Kernel::wgsl(
+static VECTORS_ROUNDED: Kernel<VectorsParams> = Kernel::wgsl(
     "norm_vectors_rounded",
     &[
         portable!("prelude.wgsl"),
@@ -142,7 +152,7 @@ static VECTORS_ROUNDED: Kernel<NormParams> = Kernel::wgsl(
 );
 
 /// A residual sum and its norm, of rows of whole vectors.
-static RESIDUAL_VECTORS: Kernel<ResidualParams> = Kernel::wgsl(
+static RESIDUAL_VECTORS: Kernel<ResidualVectorsParams> = Kernel::wgsl(
     "norm_residual_vectors",
     &[
         portable!("prelude.wgsl"),
@@ -397,6 +407,10 @@ fn plain(
         let consts = [code(x.dtype), vectors, threads, 0, rms, has_beta];
         let args = [x.slot, norm.gamma.slot, beta, y.slot];
         let grid = groups(e, rows, share);
+        let params = VectorsParams {
+            norm: params,
+            y_panels: Num::ZERO,
+        };
         let rounded = match rounded.filter(|_| x.dtype == DType::F32) {
             Some(to) => e.round(y, to)?,
             None => None,
@@ -407,7 +421,10 @@ fn plain(
                 let args: Vec<SlotId> = args.into_iter().chain([copy.slot]).collect();
                 e.dispatch(&VECTORS_ROUNDED, &consts, &args, &params, grid);
             }
-            None => e.dispatch(&VECTORS, &consts, &args, &params, grid),
+            None => {
+                e.dispatch(&VECTORS, &consts, &args, &params, grid);
+                e.offer_panels::<VectorsParams>("y_panels", y.slot, [rows.rows, rows.len]);
+            }
         }
         return Ok(());
     }

@@ -39,6 +39,8 @@ pub(crate) const PLAIN: Options = Options {
     planes: true,
     native_halves: false,
     least_rows: 1,
+    known_lda: 0,
+    a_panels: false,
 };
 
 pub(crate) const ALIGNED: Options = Options {

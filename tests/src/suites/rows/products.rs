@@ -1,11 +1,11 @@
 //! Products of one row and what is emitted with them: weights that lie along their columns, norms that such a product takes
-//! in, windows of one element, attention whose results are read the other way round; and functions with limits after
-//! convolutions.
+//! in, windows of one element, attention whose results are read the other way round; functions with limits after
+//! convolutions; what kernels of 16 bits share between a norm and the products behind it.
 
 use tercet_ir::case::{Case, CaseGraph, Fill};
-use tercet_ir::ops::{AttentionOptions, Conv, Layout, Window};
+use tercet_ir::ops::{AttentionMask, AttentionOptions, Conv, Layout, Window};
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{DType, OpError, Type, Value};
+use tercet_ir::{DType, Dim, OpError, Type, Value};
 
 use super::{FLOATS, check, weight};
 use crate::Test;
@@ -151,6 +151,74 @@ fn heads_turned_back() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Heads of 64 of which a key and its value are not finite: nobody sees it but the last queries.
+fn heads_of_64_with_values_that_few_see() {
+    let mut wrong = Vec::new();
+    let kinds = [
+        AttentionMask::None,
+        AttentionMask::Causal,
+        AttentionMask::Window(9),
+    ];
+    for (queries, keys, heads) in [(40, 40, [2, 2]), (33, 77, [4, 2]), (197, 197, [2, 1])] {
+        for (mask, special) in kinds.into_iter().flat_map(|m| [(m, false), (m, true)]) {
+            let [q_heads, kv_heads] = heads;
+            let name = format!("{queries}x{keys}/{q_heads}:{kv_heads}/{mask:?}/{special}");
+            let case = Case::new(name, move |c| {
+                let q = c.input("q", [2, q_heads, queries, 64], Fill::Normal)?;
+                let k = c.input("k", [2, kv_heads, keys, 64], Fill::Normal)?;
+                let value = move |at: usize| match at / 64 % keys {
+                    key if special && key + 2 == keys && at % 64 % 7 == 0 => f64::INFINITY,
+                    key if special && key + 2 == keys && at % 64 % 7 == 3 => f64::NAN,
+                    key => ((at * 7 + key * 3) % 17) as f64 / 8.0 - 1.0,
+                };
+                let values = (0..2 * kv_heads * keys * 64).map(value).collect();
+                let v = c.input("v", [2, kv_heads, keys, 64], Fill::Values(values))?;
+                let options = AttentionOptions {
+                    mask,
+                    ..AttentionOptions::new(q_heads, kv_heads, Layout::Bhsd)
+                };
+                let y = c.graph.attention(q, k, v, options)?;
+                c.output(y)
+            });
+            check(&case, FLOATS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What a layer of an encoder does to rows, none of which but the first and the last is read by somebody else.
+fn rows_between_norms_and_products() {
+    let mut wrong = Vec::new();
+    for (batch, seq) in [(1, 3), (1, 47), (2, 49), (3, 197)] {
+        for (width, f) in [
+            (128, UnaryFn::Gelu),
+            (192, UnaryFn::Silu),
+            (64, UnaryFn::GeluTanh),
+        ] {
+            let case = Case::new(format!("{batch}x{seq}x{width}/{f:?}"), move |c| {
+                let (b, s) = (c.sym("b", batch, 4), c.sym("s", seq, 200));
+                let shape = [b, s, Dim::Known(width)];
+                let x = c.input("x", shape.clone(), Fill::Normal)?;
+                let r = c.input("r", shape, Fill::Normal)?;
+                let (gamma, beta) = (weight(c, "gamma", &[width])?, weight(c, "beta", &[width])?);
+                let up = param(c, "up", &[width, 4 * width], Fill::Uniform(-0.1, 0.1))?;
+                let down = param(c, "down", &[4 * width, width], Fill::Uniform(-0.1, 0.1))?;
+                let bias = param(c, "bias", &[4 * width], Fill::Normal)?;
+                let normed = c.graph.layer_norm(x, gamma, Some(beta), 2, 1e-5)?;
+                let hidden = c.graph.linear(normed, up, Some(bias), Some(f))?;
+                let y = c.graph.linear(hidden, down, None, None)?;
+                let (normed, sum) = c.graph.residual_layer_norm(y, r, gamma, beta, None, 1e-5)?;
+                let hidden = c.graph.linear(normed, up, None, None)?;
+                let y = c.graph.linear(hidden, down, None, None)?;
+                c.output(y)?;
+                c.output(sum)
+            });
+            check(&case, FLOATS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The tests of this part of the suite.
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -166,5 +234,13 @@ pub(super) fn tests() -> Vec<Test> {
         Test::asserting("rows/channels_of_one_window", channels_of_one_window),
         Test::asserting("rows/limits_after_convolutions", limits_after_convolutions),
         Test::asserting("rows/heads_turned_back", heads_turned_back),
+        Test::asserting(
+            "rows/heads_of_64_with_values_that_few_see",
+            heads_of_64_with_values_that_few_see,
+        ),
+        Test::asserting(
+            "rows/rows_between_norms_and_products",
+            rows_between_norms_and_products,
+        ),
     ]
 }

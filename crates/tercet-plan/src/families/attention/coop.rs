@@ -2,6 +2,7 @@
 //!
 //! The shader is `shaders/vulkan/include/attention_coop.glsl`; its header says what the numbers mean.
 
+pub(super) mod lanes;
 mod tiling;
 
 use tercet_ir::{CompileError, DType};
@@ -292,6 +293,7 @@ mod tests {
 
     #[test]
     fn the_module_declares_the_block_the_arguments_and_the_constants() {
+        gemm_coop::tests::agrees(&lanes::LANES_F16.def);
         gemm_coop::tests::agrees(&F16.def);
         gemm_coop::tests::agrees(&CONVERT_F16.def);
         gemm_coop::tests::agrees(&LSE_F16.def);

@@ -2,7 +2,7 @@
 //!
 //! Two ways, on views of any strides. `attention` takes tiles of query rows through all keys that they
 //! see, `attention_large` larger ones where there are enough, F16 on cooperative matrices where the device has
-//! them (`attention_coop`, `attention_convert`), F32 as pairs of F16 (`attention_split`, `attention_halves`, and
+//! them (`attention_coop`, `attention_convert`; `attention_lanes` where it is known which invocation holds which element), F32 as pairs of F16 (`attention_split`, `attention_halves`, and
 //! `attention_rest` for what pairs do not hold), with their keys in parts where tiles are few (`attention_join`); `attention_decode` takes few rows and splits the keys over
 //! workgroups, whose results `attention_combine` puts together; `attention_one` takes one query, `attention_pieces` one on
 //! cooperative matrices, `attention_token` that of a new token with what stands before it. Query heads of one key head are taken together, as rows. Where
@@ -61,6 +61,7 @@ pub(crate) static FAMILY: Family = Family {
         &PACK.def,
         &kernels::WIDEN.def,
         &flash_decoding::F16.def,
+        &coop::lanes::LANES_F16.def,
         &coop::F16.def,
         &coop::CONVERT_F16.def,
         &coop::PAIRS.def,

@@ -62,7 +62,7 @@ pub(super) fn dispatch(
 }
 
 /// True if some run may have several parts that one binding holds.
-fn is_worth(
+pub(super) fn is_worth(
     e: &Emit<'_>,
     p: &AttentionProblem<'_>,
     side_by_side: usize,

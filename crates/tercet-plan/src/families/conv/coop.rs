@@ -241,6 +241,8 @@ impl Coop {
             // What its results take is loading windows.
             native_halves: false,
             least_rows: 1,
+            known_lda: 0,
+            a_panels: false,
         };
         match parts {
             false => options,

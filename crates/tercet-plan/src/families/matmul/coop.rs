@@ -10,12 +10,12 @@ use tercet_ir::{CompileError, DType, Dim};
 use super::kernels::{PartsParams, SUM_PARTS, SUM_PARTS_ACTIVATED};
 use super::portable::Given;
 use super::prepack::lay_out;
-use super::product::{Axis, Product, Side};
+use super::product::{Axis, Product, Side, least};
 use crate::caps::CoopType;
 use crate::emit::{Emit, View};
 use crate::families::code;
 use crate::families::gemm_coop::{
-    GemmCoopParams, Options, Scope, TAIL, Tail, Tiling, constants, kernel,
+    GemmCoopParams, GemmLaidParams, LAID_F16, Options, Scope, TAIL, Tail, Tiling, constants, kernel,
 };
 use crate::families::sums::OF_SUMS;
 use crate::num::Num;
@@ -121,7 +121,12 @@ impl Coop {
             aligned_c: whole(&p.n),
             planes: !p.batch.iter().all(tercet_ir::Dim::is_one),
             native_halves: e.caps.natives.halves,
-            least_rows: p.m.known().unwrap_or(1),
+            least_rows: least(&p.m),
+            known_lda: match p.a.own.stride {
+                Num::Const(row) => u32::try_from(row).unwrap_or(0),
+                _ => 0,
+            },
+            a_panels: false,
         };
         let problem = GemmProblem {
             dtype: p.a.dtype,
@@ -180,12 +185,29 @@ impl Coop {
         if splits > 1 {
             return self.in_parts(e, given, p, splits, &all);
         }
-        let [a, b, bias, y] = given.args;
-        let b = match &self.weights {
-            Some(w) => lay_out(e, w)?.slot,
-            None => b,
-        };
-        let args = [a, b, bias, y];
+        if let Some(w) = &self.weights {
+            let w = lay_out(e, w)?;
+            // Whole parts take one address, and rows in panels.
+            let fewest = e.caps.device.rates.matrices.laid_rows();
+            let fewer = fewest.saturating_sub(1);
+            if self.options.least_rows > fewer as usize {
+                self.laid(e, given, &w, &self.options);
+                return Ok(());
+            }
+            return e.choose(&p.m, &[fewer], |e, arm| {
+                let least_rows = match arm {
+                    0 => self.options.least_rows,
+                    _ => fewest as usize,
+                };
+                let options = Options {
+                    least_rows,
+                    ..self.options
+                };
+                self.laid(e, given, &w, &options);
+                Ok(())
+            });
+        }
+        let args = given.args;
         let Some(tail) = self.tail else {
             self.tiles(e, given, &self.options, args, &self.tiling, &all);
             return Ok(());
@@ -234,6 +256,35 @@ impl Coop {
         Ok(())
     }
 
+    /// Dispatches the tiles of a product whose weights were laid out; rows lie in panels where what is before and behind it can do that.
+    fn laid(&self, e: &mut Emit<'_>, given: &Given, weights: &View, options: &Options) {
+        let [a, _, bias, y] = given.args;
+        let p = &given.params;
+        let is_whole = p.a_offset == Num::ZERO && p.a_row == p.k;
+        let is_full = options.least_rows >= self.tiling.part[0] as usize;
+        let options = Options {
+            a_panels: is_whole && is_full && e.take_panels(a, [p.m, p.k]),
+            ..*options
+        };
+        let all = Columns::all(given);
+        let params = GemmLaidParams {
+            product: self.params(e, given, &options, &self.tiling, &all),
+            c_panels: Num::ZERO,
+        };
+        let grid = self.grid(e, given, &self.tiling, &all);
+        let consts = constants(&self.tiling, &options);
+        e.dispatch(
+            &LAID_F16,
+            &consts,
+            &[a, weights.slot, bias, bias, y],
+            &params,
+            grid,
+        );
+        if is_full {
+            e.offer_panels::<GemmLaidParams>("c_panels", y, [p.m, p.n]);
+        }
+    }
+
     /// Dispatches the tiles of columns of `[a, b, bias, y]`, or of their partial sums, which are dense.
     fn tiles(
         &self,
@@ -244,6 +295,45 @@ impl Coop {
         tiling: &Tiling,
         columns: &Columns,
     ) {
+        let params = self.params(e, given, options, tiling, columns);
+        let grid = self.grid(e, given, tiling, columns);
+        let consts = constants(tiling, options);
+        let kernel = kernel(self.ty, tiling.scope);
+        let [a, b, bias, c] = args;
+        e.dispatch(kernel, &consts, &[a, b, bias, bias, c], &params, grid);
+    }
+
+    /// The grid of the tiles of columns.
+    fn grid(
+        &self,
+        e: &mut Emit<'_>,
+        given: &Given,
+        tiling: &Tiling,
+        columns: &Columns,
+    ) -> [Num; 3] {
+        let p = &given.params;
+        let [bm, bn, _] = tiling.tile;
+        let most = match tiling.scope {
+            Scope::Laid => tiling.groups_at_once(e.caps),
+            Scope::Subgroup | Scope::Workgroup => None,
+        };
+        let [x, y, _] = given.tile_grid_of_columns(e, columns.len, [bm, bn], most);
+        let limit = e.caps.max_grid;
+        let splits = Num::Const(i64::from(tiling.splits));
+        let depth = e.tape().mul(p.batch, splits);
+        let depth = e.tape().min(depth, limit);
+        [x, y, depth]
+    }
+
+    /// The numbers of the tiles of columns.
+    fn params(
+        &self,
+        e: &mut Emit<'_>,
+        given: &Given,
+        options: &Options,
+        tiling: &Tiling,
+        columns: &Columns,
+    ) -> GemmCoopParams {
         let p = &given.params;
         let [outer, inner] = self.batch;
         let row = match tiling.splits {
@@ -254,7 +344,7 @@ impl Coop {
         let all = e.tape().mul(p.batch, len);
         let splits = Num::Const(i64::from(tiling.splits));
         let skipped = e.tape().mul(columns.first, p.b_col);
-        let params = GemmCoopParams {
+        GemmCoopParams {
             m: p.m,
             n: columns.len,
             k: p.k,
@@ -288,26 +378,7 @@ impl Coop {
             inner_residual: Num::ZERO,
             split_c: all,
             len_c: e.tape().mul(all, splits),
-        };
-        let [bm, bn, _] = tiling.tile;
-        let most = match tiling.scope {
-            Scope::Laid => tiling.groups_at_once(e.caps),
-            Scope::Subgroup | Scope::Workgroup => None,
-        };
-        let [x, y, _] = given.tile_grid_of_columns(e, columns.len, [bm, bn], most);
-        let limit = e.caps.max_grid;
-        let depth = e.tape().mul(p.batch, splits);
-        let depth = e.tape().min(depth, limit);
-        let consts = constants(tiling, options);
-        let kernel = kernel(self.ty, tiling.scope);
-        let [a, b, bias, c] = args;
-        e.dispatch(
-            kernel,
-            &consts,
-            &[a, b, bias, bias, c],
-            &params,
-            [x, y, depth],
-        );
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use super::gemm::{self, Tile};
 use super::gemv;
 use super::kernels::{INTS, NARROW, NarrowParams, ProductParams};
 use super::narrowed;
-use super::product::{Product, activation_code};
+use super::product::{Product, activation_code, least};
 use super::skinny_laid::{self, Laid};
 use crate::caps::FEW_ROWS;
 use crate::emit::{Emit, View};
@@ -50,7 +50,11 @@ fn by_rows<'a>(
     others: &[RowRange],
     mut way: impl FnMut(&mut Emit<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
-    let all: Vec<RowRange> = FEW.iter().chain(others).copied().collect();
+    // No run has rows in a range that ends below their least number but for those without any, which every kernel takes.
+    let least = least(&p.m);
+    let is_reached = |rows: &&RowRange| rows.most().is_none_or(|most| most as usize >= least);
+    let all = FEW.iter().chain(others).filter(is_reached);
+    let all: Vec<RowRange> = all.copied().collect();
     let bounds: Vec<u32> = all.iter().filter_map(|rows| rows.most()).collect();
     e.choose(&p.m, &bounds, |e, arm| {
         way(e, all.get(arm).copied().unwrap_or(RowRange::Many))

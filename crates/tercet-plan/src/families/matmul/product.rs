@@ -338,6 +338,19 @@ fn broadcast(a: &[Dim], b: &[Dim]) -> Vec<Dim> {
     dims.collect()
 }
 
+/// The least size that this is in a run in which it is not zero: of `197 b` 197, of `b - 1` one.
+pub(super) fn least(size: &Dim) -> usize {
+    let sum = size.sum();
+    let constant = sum.iter().find(|(symbols, _)| symbols.is_empty());
+    let factors = sum.iter().map(|(_, factor)| *factor);
+    let least = match constant {
+        _ if factors.clone().any(|n| n < 0) => 1,
+        Some((_, constant)) => *constant,
+        None => factors.min().unwrap_or(1),
+    };
+    usize::try_from(least).unwrap_or(1)
+}
+
 /// The leading axes as one, by a copy where the elements would need to move.
 fn as_matrix(e: &mut Emit<'_>, a: &View) -> Result<View, CompileError> {
     let shape = a.layout.shape();

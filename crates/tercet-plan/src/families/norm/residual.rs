@@ -3,11 +3,12 @@
 use tercet_ir::{CompileError, DType};
 
 use super::{
-    Norm, RESIDUAL, RESIDUAL_VECTORS, ResidualParams, Rows, SUM, cache, groups, in_vectors, matrix,
-    optional, plain, share,
+    Norm, RESIDUAL, RESIDUAL_VECTORS, ResidualParams, ResidualVectorsParams, Rows, SUM, cache,
+    groups, in_vectors, matrix, optional, plain, share,
 };
 use crate::emit::{Emit, View};
 use crate::families::code;
+use crate::num::Num;
 
 /// The operands of a residual sum, and the sum.
 pub(super) struct Residual {
@@ -53,7 +54,13 @@ impl Residual {
             let gamma = norm.gamma.slot;
             let args = [x.slot, residual.slot, gamma, beta, bias, y.slot, sum.slot];
             let grid = groups(e, rows, share);
+            let params = ResidualVectorsParams {
+                norm: params,
+                y_panels: Num::ZERO,
+            };
             e.dispatch(&RESIDUAL_VECTORS, &consts, &args, &params, grid);
+            let size = [rows.rows, rows.len];
+            e.offer_panels::<ResidualVectorsParams>("y_panels", y.slot, size);
             return Ok(());
         }
         let per = rows.per_word(x.dtype).min(other.per_word(x.dtype));

@@ -1,0 +1,244 @@
+//! Rows in panels (ADR 0073): rows of 16 bits of which the only reader is a product with weights that were laid out lie in panels of
+//! 32 columns, `[k / 32, rows, 32]`, so that a subgroup reads eight rows of a step as 512 bytes one after the other.
+//!
+//! The kernel that writes rows offers it, the product takes the offer; only then a word of the writer's block says so. Nobody else
+//! ever sees a slot in panels.
+
+use tercet_ir::{NodeId, Value};
+
+use super::{Emit, Home};
+use crate::kernel::{Params, Word};
+use crate::num::Num;
+use crate::program::{Arms, SlotId, Step, Work};
+
+/// A kernel that can write the rows of a slot in panels.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    slot: SlotId,
+    /// The arms that it runs in.
+    arms: Arms,
+    /// Rows, and columns of each.
+    size: [Num; 2],
+    /// The step that writes them, of the open stage, and its block.
+    step: usize,
+    block: u32,
+    /// The word that is 1 where they lie in panels.
+    word: usize,
+}
+
+impl Emit<'_> {
+    /// Says that the kernel that was dispatched last writes `[rows, columns]` of a slot in panels where this field of its block is 1.
+    pub(crate) fn offer_panels<P: Params>(
+        &mut self,
+        field: &'static str,
+        slot: SlotId,
+        size: [Num; 2],
+    ) {
+        let known = P::FIELDS.iter().find(|f| f.name == field);
+        let is_last = |work: &Work| matches!(work, Work::Dispatch(d) if d.args.contains(&slot));
+        let writes = self.draft.steps.last().is_some_and(|s| is_last(&s.work));
+        let runs = writes && !self.cursor.constant && !self.facts.has_flow;
+        let (Some(field), Home::Arena, true) = (known, self.home(slot), runs) else {
+            return;
+        };
+        let block = self.last_block();
+        self.values.panels.push(Offer {
+            slot,
+            arms: self.cursor.arms.clone(),
+            size,
+            step: self.draft.steps.len() - 1,
+            block,
+            word: (block + field.offset_bytes / 4) as usize,
+        });
+    }
+
+    /// True if `[rows, columns]` of a slot lie in panels from now on, in the arms at hand: the kernel that writes them can do that, and
+    /// nothing but the node at hand reads them.
+    pub(crate) fn take_panels(&mut self, slot: SlotId, size: [Num; 2]) -> bool {
+        let arms = self.cursor.arms.clone();
+        let fits = |o: &&Offer| {
+            let is_near = o.arms == arms || o.arms.is_empty();
+            o.slot == slot && o.size == size && is_near
+        };
+        let Some(offer) = self.values.panels.iter().rev().find(fits).cloned() else {
+            return false;
+        };
+        let steps = &self.draft.steps;
+        let is_there = steps
+            .get(offer.step)
+            .is_some_and(|s| matches!(&s.work, Work::Dispatch(d) if d.block == offer.block));
+        // What runs in another arm of a choice does not run with this one.
+        let is_elsewhere = |step: &Step| {
+            let other = |a, b: &crate::program::Arm| b.choice == a && !arms.contains(b);
+            arms.iter()
+                .any(|arm| step.arms.iter().any(|of| other(arm.choice, of)))
+        };
+        let touches = |step: &Step| match &step.work {
+            Work::Dispatch(d) => d.args.contains(&slot),
+            Work::Copy { src, dst, .. } => *src == slot || *dst == slot,
+            Work::Fill { dst, .. } => *dst == slot,
+        };
+        let since = steps.get(offer.step + 1..).unwrap_or_default();
+        let is_read = since.iter().any(|s| touches(s) && !is_elsewhere(s));
+        if !is_there || is_read || self.is_read_later(slot) {
+            return false;
+        }
+        let taken = match offer.arms == arms {
+            true => Some(Num::ONE),
+            false => self.are_taken(&arms),
+        };
+        if let Some(taken) = taken {
+            self.draft.params[offer.word] = Word::Num(taken);
+        }
+        taken.is_some()
+    }
+
+    /// A number that is 1 in runs that take these arms, else 0; none where they are not the last ones of choices by one value.
+    fn are_taken(&mut self, arms: &Arms) -> Option<Num> {
+        let mut last: Option<(Num, u32)> = None;
+        for arm in arms {
+            let choice = &self.draft.choices[arm.choice.0 as usize];
+            let bound = *choice.bounds.last()?;
+            let is_last = arm.index as usize == choice.bounds.len();
+            let (value, above) = last.unwrap_or((choice.value, bound));
+            if !is_last || value != choice.value {
+                return None;
+            }
+            last = Some((value, above.max(bound)));
+        }
+        let (value, above) = last?;
+        let tape = &mut self.draft.tape;
+        let over = tape.sub(value, Num::Const(above.into()));
+        let over = tape.max(over, Num::ZERO);
+        Some(tape.min(over, Num::ONE))
+    }
+
+    /// True if a node behind the one at hand, or the graph's caller, takes a value that lies in this slot.
+    fn is_read_later(&self, slot: SlotId) -> bool {
+        let lies_there = |v: Value| {
+            let places = &self.values.places[v.node.index()];
+            places
+                .get(usize::from(v.port))
+                .is_some_and(|view| view.slot == slot)
+        };
+        let NodeId(at) = self.cursor.at;
+        let later = self.graph.nodes().filter(|(id, _)| id.0 > at);
+        let mut inputs = later.flat_map(|(_, node)| node.inputs.iter().copied());
+        let mut results = self.graph.outputs().iter().map(|o| o.value);
+        let mut states = self.graph.assigns().iter().map(|a| a.value);
+        inputs.any(lies_there) || results.any(lies_there) || states.any(lies_there)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tercet_ir::random::Random;
+    use tercet_ir::scalar::UnaryFn;
+    use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, Type, Value};
+
+    use crate::caps::Caps;
+    use crate::kernel::Word;
+    use crate::launch::Launch;
+    use crate::program::{Program, Work};
+
+    const WIDTH: usize = 768;
+
+    /// A layer norm of `[rows, 768]`, a product with a function, and one more.
+    fn graph(rows: &[Dim]) -> (Graph, [Value; 3]) {
+        let mut g = Graph::new();
+        let shape = rows.iter().cloned().chain([Dim::Known(WIDTH)]);
+        let shape: Vec<Dim> = shape.collect();
+        let x = g.input("x", Type::new(DType::F16, shape)).unwrap();
+        let weights = |g: &mut Graph, name: &str, shape: &[usize]| {
+            let shape: Vec<Dim> = shape.iter().copied().map(Dim::Known).collect();
+            g.param(name, Type::new(DType::F16, shape)).unwrap()
+        };
+        let [gamma, beta] = ["gamma", "beta"].map(|name| weights(&mut g, name, &[WIDTH]));
+        let up = weights(&mut g, "up", &[WIDTH, 4 * WIDTH]);
+        let down = weights(&mut g, "down", &[4 * WIDTH, WIDTH]);
+        let axis = rows.len();
+        let normed = g.layer_norm(x, gamma, Some(beta), axis, 1e-12).unwrap();
+        let hidden = g.linear(normed, up, None, Some(UnaryFn::Gelu)).unwrap();
+        let y = g.linear(hidden, down, None, None).unwrap();
+        g.output("y", y).unwrap();
+        (g, [normed, hidden, y])
+    }
+
+    fn compile(g: &Graph) -> Program {
+        let options = CompileOptions::new().bound("b", 32).bound("s", 64);
+        crate::compile(g, &options, &Caps::h200()).unwrap()
+    }
+
+    /// Of the dispatches of a run: kernel, whether it reads panels by its constants, whether it writes them by its block.
+    fn run(program: &Program, sizes: [usize; 2]) -> Vec<(String, bool, bool)> {
+        let [b, s] = sizes;
+        let mut launch = Launch::default();
+        let sizes = Bindings::new().with("b", b).with("s", s);
+        launch.compute(program, &sizes, Random::default()).unwrap();
+        let steps = program.steps.iter().zip(&launch.grids);
+        let on = steps.filter_map(|(step, grid)| match &step.work {
+            Work::Dispatch(d) if !grid.contains(&0) => Some(d),
+            Work::Dispatch(_) | Work::Copy { .. } | Work::Fill { .. } => None,
+        });
+        let all = on.map(|d| {
+            let name = &program.kernels[d.kernel.0 as usize].name;
+            // `y_panels` and `c_panels` are the last of their blocks.
+            let word = match name {
+                name if name.starts_with("norm") => Some(8),
+                name if name.starts_with("gemm_laid") => Some(26),
+                _ => None,
+            };
+            let writes = word.is_some_and(|at| {
+                let word = program.params[d.block as usize + at];
+                matches!(word, Word::Num(n) if launch.value(n) == 1)
+            });
+            let kernel = name.split(' ').next().unwrap().to_string();
+            (kernel, name.contains("A_PANELS=1"), writes)
+        });
+        all.collect()
+    }
+
+    fn laid(reads: bool, writes: bool) -> (String, bool, bool) {
+        ("gemm_laid_f16".to_string(), reads, writes)
+    }
+
+    #[test]
+    fn rows_that_one_product_reads_lie_in_panels() {
+        let (g, _) = graph(&[Dim::sym("b"), Dim::Known(197)]);
+        let all = run(&compile(&g), [32, 0]);
+        let norm = ("norm_vectors".to_string(), false, true);
+        assert_eq!(all, [norm, laid(true, true), laid(true, false)]);
+    }
+
+    #[test]
+    fn only_runs_that_fill_parts_of_tiles_have_panels() {
+        let (g, _) = graph(&[Dim::sym("b"), Dim::sym("s")]);
+        let program = compile(&g);
+        for (sizes, panels) in [([32, 64], true), ([3, 16], true), ([1, 47], false)] {
+            let all = run(&program, sizes);
+            let norm = ("norm_vectors".to_string(), false, panels);
+            let wanted = [norm, laid(panels, panels), laid(panels, false)];
+            assert_eq!(all, wanted, "{sizes:?}");
+        }
+        let few = run(&program, [1, 3]);
+        assert!(few.iter().all(|(_, reads, _)| !reads), "{few:?}");
+        assert!(!few[0].2, "{few:?}");
+    }
+
+    #[test]
+    fn rows_that_somebody_else_reads_lie_as_they_are() {
+        for at in [0, 1] {
+            let (mut g, values) = graph(&[Dim::sym("b"), Dim::Known(197)]);
+            let twice = g.unary(UnaryFn::Relu, values[at]).unwrap();
+            g.output("more", twice).unwrap();
+            let all = run(&compile(&g), [32, 0]);
+            let writers = all.iter().filter(|(.., writes)| *writes);
+            assert_eq!(writers.count(), 1, "{at}: {all:?}");
+            let (mut g, values) = graph(&[Dim::sym("b"), Dim::Known(197)]);
+            g.output("more", values[at]).unwrap();
+            let all = run(&compile(&g), [32, 0]);
+            let writers = all.iter().filter(|(.., writes)| *writes);
+            assert_eq!(writers.count(), 1, "{at}: {all:?}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+#version 460
+// y = softmax(scale q k^T) v of f16 heads of 64 elements (Dao et al., "FlashAttention", 2022), on fragments that invocations fill
+// themselves from memory: without shared memory and without barriers.
+//
+// That takes the place of an element to be known, which `lanes.rs` finds out: lane l has places g = l / 4 and t = l % 4 of a
+// fragment. A subgroup takes WM rows, in strips of 16, and walks the keys that any of them sees, 16 at a time; subgroups of a
+// workgroup find in the nearest cache what they have in common. Products, sums and the softmax are f32; weights are rounded to f16
+// before they meet the values. Query heads of one key head are taken together: row r of a key head is query r / group of
+// query head head * group + r % group.
+//
+// Each load takes 16 bytes of a row:
+// - Elements of a head are summed in any order, so that the four places of a lane in two fragments along it are 8 neighbours: of
+//   queries as of keys.
+// - Scores of two fragments of 8 keys are, as weights, the lane's places of a left fragment of 16 keys.
+// - Column g of fragment f of the values is element 8 g + f, so that a lane loads 8 neighbours of each of its four keys and
+//   pairs them over keys. Results of a lane are then 16 neighbours of each of its rows: elements 16 t + f and 16 t + 8 + f.
+//
+// Weights are powers of two of scores less the center of their row, which follows when some score exceeds it by SLACK, for the
+// whole subgroup at once; see attention_coop.glsl. A pair that is not seen has the weight -0, which no exponential gives. Where a
+// value that some row does not see is NaN or infinite, the step's values are weighed one by one, and only where they are seen.
+//
+// The order of workgroups: attention_order.glsl.
+//
+// Constraints: no mask but bounds, no cap; HEAD and VALUE 64; subgroups of 32; FM 16, FN 8, FK 16; BN 16; WM a multiple of 16.
+// Offsets and strides are multiples of 8, elements are 1 apart along the last axis, bindings at 16 bytes.
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+#define KEEPS_LSE 0
+#define IN_PARTS 0
+#include "attention_f16.glsl"
+#include "attention_setup.glsl"
+#include "attention_seen.glsl"
+
+uint batch;
+uint head;
+
+#include "attention_order.glsl"
+#include "attention_row.glsl"
+
+const float LOG2_E = 1.44269504;
+// What a score may exceed its center by, as a power of two, and the center of a row before its first score.
+const float SLACK = 8.0;
+const float LEAST = -3.40282347e38;
+
+// Strips of rows; 32 elements along a head; fragments of 8 keys, and of values.
+const uint STRIPS = WM / 16u;
+const uint BLOCKS = HEAD / 32u;
+const uint KEYS = 16u;
+const uint KEY_PARTS = 2u;
+const uint COLUMNS_OF_VALUES = VALUE / 8u;
+
+// Fragments of a strip lie after each other, and what is known of rows g and g + 8 of it: their centers, the lane's share of the
+// sums of their weights, the keys that they see. A loop inside two others may not be unrolled, and what it indexes would lie in memory:
+// so loops are as flat as this.
+const uint PARTS = 2u * BLOCKS;
+const uint ROWS_OF_LANE = 2u * STRIPS;
+LEFT queries[STRIPS * PARTS];
+SUMS scores[STRIPS * KEY_PARTS];
+SUMS sums[STRIPS * COLUMNS_OF_VALUES];
+float centers[ROWS_OF_LANE];
+float totals[ROWS_OF_LANE];
+ivec2 seen[ROWS_OF_LANE];
+// Operands of a step, which are on their way during the step before: words of the lane's key of each part, and of its four values.
+uvec4 keys[KEY_PARTS * BLOCKS];
+uvec4 values[4];
+
+// The lane's places.
+uint g;
+uint t;
+// Where keys and values of this head begin, in words, and the one after the last key that is read.
+uint base_k;
+uint base_v;
+int stop;
+
+f16vec2 pair_of(uint word) { return unpackFloat2x16(word); }
+
+// A fragment from its registers, in the order in which the device's instruction has them.
+LEFT left_of(uvec4 words) {
+    LEFT left;
+    [[unroll]] for (uint pair = 0u; pair < 2u; pair++) {
+        [[unroll]] for (uint side = 0u; side < 2u; side++) {
+            f16vec2 both = pair_of(words[2u * pair + side]);
+            left[4u * side + 2u * pair] = both.x;
+            left[4u * side + 2u * pair + 1u] = both.y;
+        }
+    }
+    return left;
+}
+
+RIGHT right_of(uint first, uint second) {
+    RIGHT right;
+    right[0] = pair_of(first).x;
+    right[1] = pair_of(first).y;
+    right[2] = pair_of(second).x;
+    right[3] = pair_of(second).y;
+    return right;
+}
+
+// The greatest over the four lanes of a row, and their sum.
+float greatest_of_row(float x) {
+    x = max(x, subgroupShuffleXor(x, 1u));
+    return max(x, subgroupShuffleXor(x, 2u));
+}
+
+float sum_of_row(float x) {
+    x += subgroupShuffleXor(x, 1u);
+    return x + subgroupShuffleXor(x, 2u);
+}
+
+// Queries, negated where the scale is, so that greater products are greater scores.
+void load_queries(uint first_row, uint rows, int n) {
+    uint sign = p.scale < 0.0 ? 0x80008000u : 0u;
+    uvec4 words[ROWS_OF_LANE * BLOCKS];
+    [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
+        uint row = min(first_row + 8u * r + g, rows - 1u);
+        uint at = row_of(row, p.q_offset, p.q_batch, p.q_head, p.q_seq) / 8u + t;
+        [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+            words[r * BLOCKS + b] = q[at + 4u * b] ^ sign;
+        }
+        seen[r] = seen_by(row, n);
+        centers[r] = LEAST;
+        totals[r] = 0.0;
+    }
+    [[unroll]] for (uint x = 0u; x < STRIPS * BLOCKS; x++) {
+        uint i = x / BLOCKS;
+        uint b = x % BLOCKS;
+        uvec4 low = words[2u * i * BLOCKS + b];
+        uvec4 high = words[(2u * i + 1u) * BLOCKS + b];
+        queries[i * PARTS + 2u * b] = left_of(uvec4(low.x, high.x, low.y, high.y));
+        queries[i * PARTS + 2u * b + 1u] = left_of(uvec4(low.z, high.z, low.w, high.w));
+    }
+    [[unroll]] for (uint x = 0u; x < STRIPS * COLUMNS_OF_VALUES; x++) {
+        sums[x] = SUMS(0.0);
+    }
+}
+
+// Keys of the step that begins at `key`; those beyond the end are read as the last one.
+void load_keys(int key) {
+    [[unroll]] for (uint j = 0u; j < KEY_PARTS; j++) {
+        int line = min(key + int(8u * j + g), stop - 1);
+        uint at = base_k + uint(line) * (p.k_seq / 8u) + t;
+        [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+            keys[j * BLOCKS + b] = k[at + 4u * b];
+        }
+    }
+}
+
+// Values of keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of the step.
+void load_values(int key) {
+    [[unroll]] for (uint r = 0u; r < 4u; r++) {
+        int line = min(key + int(2u * t + r % 2u + r / 2u * 8u), stop - 1);
+        values[r] = v[base_v + uint(line) * (p.v_seq / 8u) + g];
+    }
+}
+
+void multiply_keys() {
+    [[unroll]] for (uint x = 0u; x < STRIPS * KEY_PARTS; x++) {
+        scores[x] = SUMS(0.0);
+    }
+    [[unroll]] for (uint x = 0u; x < KEY_PARTS * PARTS; x++) {
+        uint j = x / PARTS;
+        uint part = x % PARTS;
+        uvec4 words = keys[j * BLOCKS + part / 2u];
+        RIGHT right = right_of(words[part % 2u * 2u], words[part % 2u * 2u + 1u]);
+        [[unroll]] for (uint i = 0u; i < STRIPS; i++) {
+            scores[i * KEY_PARTS + j] = coopMatMulAdd(queries[i * PARTS + part], right, scores[i * KEY_PARTS + j]);
+        }
+    }
+}
+
+// Scores of pairs that are not seen become -infinity.
+void mask_scores(int key) {
+    [[unroll]] for (uint x = 0u; x < STRIPS * KEY_PARTS; x++) {
+        [[unroll]] for (uint e = 0u; e < 4u; e++) {
+            int at = key + int(x % KEY_PARTS * 8u + 2u * t + e % 2u);
+            ivec2 bounds = seen[x / KEY_PARTS * 2u + e / 2u];
+            bool is_seen = at >= bounds.x && at < bounds.y;
+            scores[x][e] = is_seen ? scores[x][e] : uintBitsToFloat(0xff800000u);
+        }
+    }
+}
+
+// The lane's scores of a row.
+vec4 scores_of(const uint r) {
+    uint x = r / 2u * KEY_PARTS;
+    uint e = r % 2u * 2u;
+    return vec4(scores[x][e], scores[x][e + 1u], scores[x + 1u][e], scores[x + 1u][e + 1u]);
+}
+
+// Moves centers where some score is far above its row's, and rescales what was summed under another one.
+void raise_centers(float by) {
+    float most[ROWS_OF_LANE];
+    bool far = false;
+    [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
+        vec4 own = scores_of(r);
+        most[r] = max(max(own.x, own.y), max(own.z, own.w));
+        far = far || most[r] * by > centers[r] + SLACK;
+    }
+    if (!subgroupAny(far)) {
+        return;
+    }
+    float rescale[ROWS_OF_LANE];
+    [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
+        float center = max(centers[r], greatest_of_row(most[r]) * by);
+        rescale[r] = exp2(centers[r] - center);
+        centers[r] = center;
+        totals[r] *= rescale[r];
+    }
+    [[unroll]] for (uint x = 0u; x < STRIPS * COLUMNS_OF_VALUES; x++) {
+        uint r = x / COLUMNS_OF_VALUES * 2u;
+        sums[x][0] *= rescale[r];
+        sums[x][1] *= rescale[r];
+        sums[x][2] *= rescale[r + 1u];
+        sums[x][3] *= rescale[r + 1u];
+    }
+}
+
+// Scores to weights, which are counted.
+void weigh(float by, const bool guarded) {
+    [[unroll]] for (uint x = 0u; x < STRIPS * KEY_PARTS; x++) {
+        [[unroll]] for (uint e = 0u; e < 4u; e++) {
+            uint r = x / KEY_PARTS * 2u + e / 2u;
+            float score = scores[x][e];
+            float w = exp2(fma(score, by, -centers[r]));
+            if (guarded) {
+                w = floatBitsToUint(score) == 0xff800000u ? -0.0 : w;
+            }
+            scores[x][e] = w;
+            totals[r] += w;
+        }
+    }
+}
+
+// Element `f` of two words of rows, as a pair.
+uint pair_at(const uint f, uint first, uint second) {
+    return f % 2u == 0u ? (first & 0xffffu) | second << 16 : first >> 16 | (second & 0xffff0000u);
+}
+
+void add_values() {
+    LEFT weights[STRIPS];
+    [[unroll]] for (uint i = 0u; i < STRIPS; i++) {
+        vec4 low = scores_of(2u * i);
+        vec4 high = scores_of(2u * i + 1u);
+        weights[i] = left_of(uvec4(
+            packHalf2x16(low.xy), packHalf2x16(high.xy), packHalf2x16(low.zw), packHalf2x16(high.zw)
+        ));
+    }
+    [[unroll]] for (uint f = 0u; f < COLUMNS_OF_VALUES; f++) {
+        uint low = pair_at(f, values[0][f / 2u], values[1][f / 2u]);
+        uint high = pair_at(f, values[2][f / 2u], values[3][f / 2u]);
+        RIGHT right = right_of(low, high);
+        [[unroll]] for (uint i = 0u; i < STRIPS; i++) {
+            uint x = i * COLUMNS_OF_VALUES + f;
+            sums[x] = coopMatMulAdd(weights[i], right, sums[x]);
+        }
+    }
+}
+
+// As add_values where some values are not finite: key by key, where the row sees it. Seldom run, so the loop stays one.
+void add_seen_values(int key) {
+    [[dont_unroll]] for (uint at = 0u; at < KEYS; at++) {
+        int line = min(key + int(at), stop - 1);
+        uint from = base_v + uint(line) * (p.v_seq / 8u) + 2u * t;
+        uvec4 low = v[from];
+        uvec4 high = v[from + 1u];
+        uint weights[ROWS_OF_LANE];
+        [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
+            vec4 own = scores_of(r);
+            vec2 both = at < 8u ? own.xy : own.zw;
+            float weight = subgroupShuffle(at % 2u == 0u ? both.x : both.y, 4u * g + at % 8u / 2u);
+            weights[r] = packHalf2x16(vec2(weight, 0.0));
+        }
+        [[unroll]] for (uint x = 0u; x < STRIPS * COLUMNS_OF_VALUES; x++) {
+            uint f = x % COLUMNS_OF_VALUES;
+            vec2 own = vec2(unpackHalf2x16(low[f / 2u])[f % 2u], unpackHalf2x16(high[f / 2u])[f % 2u]);
+            [[unroll]] for (uint side = 0u; side < 2u; side++) {
+                uint w = weights[x / COLUMNS_OF_VALUES * 2u + side];
+                if (w != 0x8000u) {
+                    sums[x][2u * side] += unpackHalf2x16(w).x * own.x;
+                    sums[x][2u * side + 1u] += unpackHalf2x16(w).x * own.y;
+                }
+            }
+        }
+    }
+}
+
+// Eight results of a row from those of each fragment, from fragment `x` on.
+uvec4 results_of(const uint x, const uint e, float by) {
+    return uvec4(
+        packHalf2x16(vec2(sums[x][e], sums[x + 1u][e]) * by),
+        packHalf2x16(vec2(sums[x + 2u][e], sums[x + 3u][e]) * by),
+        packHalf2x16(vec2(sums[x + 4u][e], sums[x + 5u][e]) * by),
+        packHalf2x16(vec2(sums[x + 6u][e], sums[x + 7u][e]) * by)
+    );
+}
+
+void store_results(uint first_row, uint rows) {
+    [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
+        uint row = first_row + 8u * r + g;
+        float total = sum_of_row(totals[r]);
+        // Of a row that sees no key nothing was summed.
+        float by = total == 0.0 ? 0.0 : 1.0 / total;
+        uvec4 low = results_of(r / 2u * COLUMNS_OF_VALUES, r % 2u * 2u, by);
+        uvec4 high = results_of(r / 2u * COLUMNS_OF_VALUES, r % 2u * 2u + 1u, by);
+        if (row < rows) {
+            uint at = row_of(row, 0u, p.y_batch, p.y_head, p.y_seq) / 8u + 2u * t;
+            y[at] = low;
+            y[at + 1u] = high;
+        }
+    }
+}
+
+void main() {
+    uint flat_group = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (flat_group >= p.groups) {
+        return;
+    }
+    uvec2 taken = take_tile(flat_group);
+    batch = taken.x / p.kv_heads;
+    head = taken.x % p.kv_heads;
+    uint rows = p.queries * p.group;
+    uint first_row = (p.tiles - 1u - taken.y) * BM + gl_SubgroupID * WM;
+    if (first_row >= rows) {
+        return;
+    }
+    g = gl_SubgroupInvocationID / 4u;
+    t = gl_SubgroupInvocationID % 4u;
+    base_k = (p.k_offset + batch * p.k_batch + head * p.k_head) / 8u;
+    base_v = (p.v_offset + batch * p.v_batch + head * p.v_head) / 8u;
+    int n = keys_of(batch);
+    ivec2 first_seen = seen_by(first_row, n);
+    ivec2 last_seen = seen_by(min(first_row + WM, rows) - 1u, n);
+    stop = last_seen.y;
+    int key = first_seen.x;
+    if (key < stop) {
+        load_keys(key);
+        load_values(key);
+    }
+    load_queries(first_row, rows, n);
+    float by = abs(p.scale) * LOG2_E;
+    [[dont_unroll]] for (; key < stop; key += int(KEYS)) {
+        bool guarded = key < last_seen.x || key + int(KEYS) > min(first_seen.y, stop);
+        multiply_keys();
+        load_keys(key + int(KEYS));
+        bool special = false;
+        if (guarded) {
+            mask_scores(key);
+            [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                special = special || ELEMENTS_ARE_SPECIAL(values[r]);
+            }
+        }
+        raise_centers(by);
+        weigh(by, true);
+        if (subgroupAny(special)) {
+            add_seen_values(key);
+        } else {
+            add_values();
+        }
+        load_values(key + int(KEYS));
+    }
+    store_results(first_row, rows);
+}
