@@ -160,8 +160,9 @@ void multiply_keys() {
         scores[x] = SUMS(0.0);
     }
     [[unroll]] for (uint x = 0u; x < KEY_PARTS * PARTS; x++) {
-        uint j = x / PARTS;
-        uint part = x % PARTS;
+        // Products that add to the same scores wait for each other: others come between them.
+        uint part = x / KEY_PARTS;
+        uint j = x % KEY_PARTS;
         uvec4 words = keys[j * BLOCKS + part / 2u];
         RIGHT right = right_of(words[part % 2u * 2u], words[part % 2u * 2u + 1u]);
         [[unroll]] for (uint i = 0u; i < STRIPS; i++) {

@@ -113,7 +113,7 @@ impl Emit<'_> {
         Some(tape.min(over, Num::ONE))
     }
 
-    /// True if a node behind the one at hand, or the graph's caller, takes a value that lies in this slot.
+    /// True if a node behind the one at hand, or the graph's caller, may take a value that lies in this slot.
     fn is_read_later(&self, slot: SlotId) -> bool {
         let lies_there = |v: Value| {
             let places = &self.values.places[v.node.index()];
@@ -121,6 +121,11 @@ impl Emit<'_> {
                 .get(usize::from(v.port))
                 .is_some_and(|view| view.slot == slot)
         };
+        // Who reads what is made on demand is not known.
+        let mut on_demand = self.values.made.iter();
+        if on_demand.any(|(.., view)| view.slot == slot) {
+            return true;
+        }
         let NodeId(at) = self.cursor.at;
         let later = self.graph.nodes().filter(|(id, _)| id.0 > at);
         let mut inputs = later.flat_map(|(_, node)| node.inputs.iter().copied());

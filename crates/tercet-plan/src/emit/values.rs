@@ -47,7 +47,7 @@ pub(crate) struct Values {
     /// Copies, by what they are copies of.
     pub(super) copies: Vec<(View, Order, View)>,
     /// Values that are made where they are first asked for, with the arms that they are there in.
-    made: Vec<(Value, Arms, View)>,
+    pub(super) made: Vec<(Value, Arms, View)>,
     /// Slots of the same elements rounded to 16 bits, with the arms that they are there in.
     rounded: Vec<(SlotId, Arms, DType, SlotId)>,
     /// Pairs of F16, with the arms that they are there in and the node that they were made for.

@@ -239,6 +239,53 @@ struct Norm {
     beta: Option<View>,
 }
 
+/// Who reads the rows of a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readers {
+    /// Nodes that take the value.
+    Nodes,
+    /// Products that it was left to, which take it rounded to this where that is given.
+    Products(Option<DType>),
+}
+
+impl Norm {
+    /// Rows of whole vectors, so many an invocation.
+    fn by_vectors(
+        &self,
+        e: &mut Emit<'_>,
+        x: &View,
+        rows: &Rows,
+        y: &View,
+        (params, (vectors, share), readers): (&NormParams, (u32, Share), Readers),
+    ) -> Result<(), CompileError> {
+        let (has_beta, beta) = optional(e, &self.beta)?;
+        let (threads, rms) = (share.threads, u32::from(self.rms));
+        let consts = [code(x.dtype), vectors, threads, 0, rms, has_beta];
+        let args = [x.slot, self.gamma.slot, beta, y.slot];
+        let grid = groups(e, rows, share);
+        let params = VectorsParams {
+            norm: params.clone(),
+            y_panels: Num::ZERO,
+        };
+        let rounded = match readers {
+            Readers::Products(Some(to)) if x.dtype == DType::F32 => e.round(y, to)?,
+            Readers::Products(_) | Readers::Nodes => None,
+        };
+        if let Some(copy) = rounded {
+            let consts: Vec<u32> = consts.into_iter().chain([code(copy.dtype)]).collect();
+            let args: Vec<SlotId> = args.into_iter().chain([copy.slot]).collect();
+            e.dispatch(&VECTORS_ROUNDED, &consts, &args, &params, grid);
+            return Ok(());
+        }
+        e.dispatch(&VECTORS, &consts, &args, &params, grid);
+        // Who reads what was left to products is not told by the graph.
+        if readers == Readers::Nodes {
+            e.offer_panels::<VectorsParams>("y_panels", y.slot, [rows.rows, rows.len]);
+        }
+        Ok(())
+    }
+}
+
 /// The RMS norm of this result, as products take it in.
 ///
 /// # Errors
@@ -276,7 +323,7 @@ pub(crate) fn rows(
         };
         let y = e.temp(norm.x.dtype, norm.x.layout.shape())?;
         let (x, rows) = planes(e, &norm.x, norm.x.layout.shape().len() - 1)?;
-        plain(e, &own, &x, &rows, &y, rounded)?;
+        plain(e, &own, &x, &rows, &y, Readers::Products(rounded))?;
         Ok(y)
     })
 }
@@ -306,7 +353,7 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     if node.outputs.len() == 1 {
         let (x, rows) = planes(e, &x, axis)?;
-        return plain(e, &norm, &x, &rows, &y, None);
+        return plain(e, &norm, &x, &rows, &y, Readers::Nodes);
     }
     let (x, rows) = matrix(e, &x, axis)?;
     let bias = dense(e, bias)?;
@@ -385,7 +432,7 @@ fn plain(
     x: &View,
     rows: &Rows,
     y: &View,
-    rounded: Option<DType>,
+    readers: Readers,
 ) -> Result<(), CompileError> {
     let (x_count, x_outer) = match rows.kept {
         1 => (rows.rows, Num::ZERO),
@@ -402,31 +449,8 @@ fn plain(
         x_outer,
     };
     if let Some((vectors, share)) = in_vectors(e, rows, x.dtype) {
-        let (has_beta, beta) = optional(e, &norm.beta)?;
-        let (threads, rms) = (share.threads, u32::from(norm.rms));
-        let consts = [code(x.dtype), vectors, threads, 0, rms, has_beta];
-        let args = [x.slot, norm.gamma.slot, beta, y.slot];
-        let grid = groups(e, rows, share);
-        let params = VectorsParams {
-            norm: params,
-            y_panels: Num::ZERO,
-        };
-        let rounded = match rounded.filter(|_| x.dtype == DType::F32) {
-            Some(to) => e.round(y, to)?,
-            None => None,
-        };
-        match rounded {
-            Some(copy) => {
-                let consts: Vec<u32> = consts.into_iter().chain([code(copy.dtype)]).collect();
-                let args: Vec<SlotId> = args.into_iter().chain([copy.slot]).collect();
-                e.dispatch(&VECTORS_ROUNDED, &consts, &args, &params, grid);
-            }
-            None => {
-                e.dispatch(&VECTORS, &consts, &args, &params, grid);
-                e.offer_panels::<VectorsParams>("y_panels", y.slot, [rows.rows, rows.len]);
-            }
-        }
-        return Ok(());
+        let share = (vectors, share);
+        return norm.by_vectors(e, x, rows, y, (&params, share, readers));
     }
     let per = rows.per_word(x.dtype);
     let whole = per > 1 || x.dtype == DType::F32;

@@ -162,28 +162,33 @@ fn of_few<'p>() -> [Variant<Asked<'p>>; 3] {
     ]
 }
 
+/// Few keys of many queries, on matrices that invocations fill.
+fn of_lanes<'p>() -> Variant<Asked<'p>> {
+    Variant {
+        name: "lanes",
+        supports: |e, a| {
+            let tiling = coop::lanes::tiling(e, a.problem, a.y, a.queries)?;
+            let what = "few keys, F16 heads of 64, no mask of values, known places in matrices";
+            needs(tiling.is_some(), what)
+        },
+        cost: |e, a| {
+            let rates = e.caps.device.rates;
+            a.seconds_of_products(e, [rates.matrices.per_s, rates.attention.many_queries[4]])
+        },
+        emit: |e, a| match coop::lanes::tiling(e, a.problem, a.y, a.queries)? {
+            Some(tiling) => {
+                coop::lanes::emit(e, a.problem, a.y, &tiling);
+                Ok(())
+            }
+            None => unreachable!("invariant: the variant supports it"),
+        },
+    }
+}
+
 /// The variants of many queries.
 fn of_many<'p>() -> [Variant<Asked<'p>>; 5] {
     [
-        Variant {
-            name: "lanes",
-            supports: |e, a| {
-                let tiling = coop::lanes::tiling(e, a.problem, a.y, a.queries)?;
-                let what = "few keys, F16 heads of 64, no mask of values, known places in matrices";
-                needs(tiling.is_some(), what)
-            },
-            cost: |e, a| {
-                let rates = e.caps.device.rates;
-                a.seconds_of_products(e, [rates.matrices.per_s, rates.attention.many_queries[4]])
-            },
-            emit: |e, a| match coop::lanes::tiling(e, a.problem, a.y, a.queries)? {
-                Some(tiling) => {
-                    coop::lanes::emit(e, a.problem, a.y, &tiling);
-                    Ok(())
-                }
-                None => unreachable!("invariant: the variant supports it"),
-            },
-        },
+        of_lanes(),
         Variant {
             name: "matrices",
             supports: |e, a| {

@@ -122,10 +122,7 @@ impl Coop {
             planes: !p.batch.iter().all(tercet_ir::Dim::is_one),
             native_halves: e.caps.natives.halves,
             least_rows: least(&p.m),
-            known_lda: match p.a.own.stride {
-                Num::Const(row) => u32::try_from(row).unwrap_or(0),
-                _ => 0,
-            },
+            known_lda: p.a.own.known_stride(),
             a_panels: false,
         };
         let problem = GemmProblem {

@@ -34,6 +34,12 @@ pub(super) struct Axis {
 }
 
 impl Axis {
+    /// The stride where it is the same in every run, else 0.
+    pub(super) fn known_stride(&self) -> u32 {
+        let known = self.stride.known();
+        known.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+    }
+
     /// An axis that the operand does not have.
     const NONE: Axis = Axis {
         stride: Num::ZERO,

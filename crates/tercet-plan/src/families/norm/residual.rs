@@ -3,8 +3,8 @@
 use tercet_ir::{CompileError, DType};
 
 use super::{
-    Norm, RESIDUAL, RESIDUAL_VECTORS, ResidualParams, ResidualVectorsParams, Rows, SUM, cache,
-    groups, in_vectors, matrix, optional, plain, share,
+    Norm, RESIDUAL, RESIDUAL_VECTORS, Readers, ResidualParams, ResidualVectorsParams, Rows, SUM,
+    cache, groups, in_vectors, matrix, optional, plain, share,
 };
 use crate::emit::{Emit, View};
 use crate::families::code;
@@ -70,7 +70,7 @@ impl Residual {
             let grid = e.grid_of(words, 256);
             e.dispatch(&SUM, &[dtype, has_bias], &args, &params, grid);
             let (sum, rows) = matrix(e, sum, axis)?;
-            return plain(e, norm, &sum, &rows, y, None);
+            return plain(e, norm, &sum, &rows, y, Readers::Nodes);
         }
         let units = rows.bounds.len / per as usize;
         let share = share(rows, units);
