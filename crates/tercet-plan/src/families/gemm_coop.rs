@@ -172,7 +172,10 @@ pub(crate) fn type_of(dtype: DType) -> Option<CoopType> {
     }
 }
 
-/// The kernel for factors of a type as they lie; [`LAID_F16`] is that of weights that were laid out.
+/// The kernel for factors of a type as they lie.
+///
+/// # Panics
+/// Of [`Scope::Laid`], whose kernel has a block of its own.
 pub fn kernel(ty: CoopType, scope: Scope) -> &'static Kernel<GemmCoopParams> {
     match (ty, scope) {
         (CoopType::F16, Scope::Subgroup) => &F16,
@@ -227,7 +230,7 @@ pub struct Options {
     pub least_rows: usize,
     /// `lda` where it is the same in every run, else 0.
     pub known_lda: u32,
-    /// A lies in panels ([`Emit::take_panels`](crate::Emit::take_panels)).
+    /// A lies in panels, `[k / 32, m, 32]`; of weights that were laid out.
     pub a_panels: bool,
 }
 

@@ -166,10 +166,13 @@ fn heads_of_64_with_values_that_few_see() {
             let case = Case::new(name, move |c| {
                 let q = c.input("q", [2, q_heads, queries, 64], Fill::Normal)?;
                 let k = c.input("k", [2, kv_heads, keys, 64], Fill::Normal)?;
-                let value = move |at: usize| match at / 64 % keys {
-                    key if special && key + 2 == keys && at % 64 % 7 == 0 => f64::INFINITY,
-                    key if special && key + 2 == keys && at % 64 % 7 == 3 => f64::NAN,
-                    key => ((at * 7 + key * 3) % 17) as f64 / 8.0 - 1.0,
+                let value = move |at: usize| {
+                    let key = at / 64 % keys;
+                    match at % 64 % 7 {
+                        0 if special && key + 2 == keys => f64::INFINITY,
+                        3 if special && key + 2 == keys => f64::NAN,
+                        _ => ((at * 7 + key * 3) % 17) as f64 / 8.0 - 1.0,
+                    }
                 };
                 let values = (0..2 * kv_heads * keys * 64).map(value).collect();
                 let v = c.input("v", [2, kv_heads, keys, 64], Fill::Values(values))?;
