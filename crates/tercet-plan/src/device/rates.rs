@@ -55,7 +55,7 @@ pub(crate) struct MatrixRates {
 
 impl MatrixRates {
     /// Rows that fill a part of every division of weights that were laid out.
-    pub(crate) fn laid_rows(&self) -> u32 {
+    pub(crate) fn tallest_laid_part(&self) -> u32 {
         self.laid.iter().map(|d| d.part[0]).max().unwrap_or(1)
     }
 }

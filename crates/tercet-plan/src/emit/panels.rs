@@ -9,7 +9,7 @@ use tercet_ir::{NodeId, Value};
 use super::{Emit, Home};
 use crate::kernel::{Params, Word};
 use crate::num::Num;
-use crate::program::{Arms, SlotId, Step, Work};
+use crate::program::{Arm, Arms, SlotId, Step, Work};
 
 /// A kernel that can write the rows of a slot in panels.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Emit<'_> {
             .is_some_and(|s| matches!(&s.work, Work::Dispatch(d) if d.block == offer.block));
         // What runs in another arm of a choice does not run with this one.
         let is_elsewhere = |step: &Step| {
-            let other = |a, b: &crate::program::Arm| b.choice == a && !arms.contains(b);
+            let other = |a, b: &Arm| b.choice == a && !arms.contains(b);
             arms.iter()
                 .any(|arm| step.arms.iter().any(|of| other(arm.choice, of)))
         };

@@ -222,6 +222,24 @@ fn rows_between_norms_and_products() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Rows of which a run has none or many, as each entry of a batch has many.
+fn rows_of_whole_entries() {
+    let mut wrong = Vec::new();
+    for batch in [0, 1, 3] {
+        let case = Case::new(format!("{batch}"), move |c| {
+            let shape = [c.sym("b", batch, 4), Dim::Known(60), Dim::Known(128)];
+            let x = c.input("x", shape, Fill::Normal)?;
+            let (gamma, beta) = (weight(c, "gamma", &[128])?, weight(c, "beta", &[128])?);
+            let w = param(c, "w", &[128, 192], Fill::Uniform(-0.1, 0.1))?;
+            let normed = c.graph.layer_norm(x, gamma, Some(beta), 2, 1e-5)?;
+            let y = c.graph.linear(normed, w, None, Some(UnaryFn::Silu))?;
+            c.output(y)
+        });
+        check(&case, FLOATS, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The tests of this part of the suite.
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -245,5 +263,6 @@ pub(super) fn tests() -> Vec<Test> {
             "rows/rows_between_norms_and_products",
             rows_between_norms_and_products,
         ),
+        Test::asserting("rows/rows_of_whole_entries", rows_of_whole_entries),
     ]
 }

@@ -185,7 +185,7 @@ impl Coop {
         if let Some(w) = &self.weights {
             let w = lay_out(e, w)?;
             // Whole parts take one address, and rows in panels.
-            let fewest = e.caps.device.rates.matrices.laid_rows();
+            let fewest = e.caps.device.rates.matrices.tallest_laid_part();
             let fewer = fewest.saturating_sub(1);
             if self.options.least_rows > fewer as usize {
                 self.laid(e, given, &w, &self.options);
