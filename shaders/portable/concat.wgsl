@@ -1,7 +1,6 @@
-// Up to seven strided operands of RANK axes one after the other along an axis, by bits. Operand k
-// covers the places from starts[k] to starts[k + 1] of the axis. One invocation writes one word, 4 /
-// ELEM_BYTES elements, if it holds any of these operands; with `keep` what it holds of others stays.
-// uses prelude.wgsl: bits_of, flat_group
+// Up to seven strided operands of RANK axes one after the other along an axis, in units of what includes this. Operand k
+// covers the places from starts[k] to starts[k + 1] of the axis.
+// uses concat_vectors.wgsl or concat_words.wgsl: Unit
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -21,16 +20,15 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> x0: array<u32>;
-@group(0) @binding(2) var<storage, read> x1: array<u32>;
-@group(0) @binding(3) var<storage, read> x2: array<u32>;
-@group(0) @binding(4) var<storage, read> x3: array<u32>;
-@group(0) @binding(5) var<storage, read> x4: array<u32>;
-@group(0) @binding(6) var<storage, read> x5: array<u32>;
-@group(0) @binding(7) var<storage, read> x6: array<u32>;
-@group(0) @binding(8) var<storage, read_write> y: array<u32>;
+@group(0) @binding(1) var<storage, read> x0: array<Unit>;
+@group(0) @binding(2) var<storage, read> x1: array<Unit>;
+@group(0) @binding(3) var<storage, read> x2: array<Unit>;
+@group(0) @binding(4) var<storage, read> x3: array<Unit>;
+@group(0) @binding(5) var<storage, read> x4: array<Unit>;
+@group(0) @binding(6) var<storage, read> x5: array<Unit>;
+@group(0) @binding(7) var<storage, read> x6: array<Unit>;
+@group(0) @binding(8) var<storage, read_write> y: array<Unit>;
 
-override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 
 fn start_of(k: u32) -> u32 {
@@ -51,25 +49,26 @@ fn stride_of(k: u32, axis: u32) -> u32 {
     }
 }
 
-fn word_of_operand(k: u32, word: u32) -> u32 {
+fn unit_of_operand(k: u32, at: u32) -> Unit {
     switch k {
-        case 0u: { return x0[word]; }
-        case 1u: { return x1[word]; }
-        case 2u: { return x2[word]; }
-        case 3u: { return x3[word]; }
-        case 4u: { return x4[word]; }
-        case 5u: { return x5[word]; }
-        default: { return x6[word]; }
+        case 0u: { return x0[at]; }
+        case 1u: { return x1[at]; }
+        case 2u: { return x2[at]; }
+        case 3u: { return x3[at]; }
+        case 4u: { return x4[at]; }
+        case 5u: { return x5[at]; }
+        default: { return x6[at]; }
     }
 }
 
 struct Found {
     is_ours: bool,
-    bits: u32,
+    operand: u32,
+    at: u32,
 }
 
-// Element `i` of the result. Strides may be negative: the sum wraps.
-fn element(i: u32) -> Found {
+// Where element `i` of the result comes from. Strides may be negative: the sum wraps.
+fn find(i: u32) -> Found {
     var place = 0u;
     var rest = i;
     for (var k = 0u; k < RANK; k += 1u) {
@@ -81,7 +80,7 @@ fn element(i: u32) -> Found {
         rest /= size;
     }
     if place < start_of(0u) || place >= start_of(p.operands) {
-        return Found(false, 0u);
+        return Found(false, 0u, 0u);
     }
     var operand = 0u;
     while place >= start_of(operand + 1u) {
@@ -96,41 +95,5 @@ fn element(i: u32) -> Found {
         rest /= size;
         at += own * stride_of(operand, axis);
     }
-    let lanes = 4u / ELEM_BYTES;
-    return Found(true, bits_of(word_of_operand(operand, at / lanes), at % lanes, ELEM_BYTES));
-}
-
-@compute @workgroup_size(256)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let word = flat_group(group, count) * 256u + local;
-    let lanes = 4u / ELEM_BYTES;
-    if word * lanes >= p.numel {
-        return;
-    }
-    var keep = 0xffffffffu;
-    var out = 0u;
-    for (var lane = 0u; lane < lanes; lane += 1u) {
-        let i = word * lanes + lane;
-        let shift = lane * ELEM_BYTES * 8u;
-        let mask = bits_of(0xffffffffu, 0u, ELEM_BYTES) << shift;
-        if i >= p.numel {
-            // Padding is zero.
-            keep &= ~mask;
-            continue;
-        }
-        let found = element(i);
-        if found.is_ours {
-            out |= found.bits << shift;
-            keep &= ~mask;
-        }
-    }
-    if p.keep == 0u {
-        y[word] = out;
-    } else if keep != 0xffffffffu {
-        y[word] = (y[word] & keep) | out;
-    }
+    return Found(true, operand, at);
 }

@@ -11,13 +11,21 @@
 // Each load takes 16 bytes of a row:
 // - Elements of a head are summed in any order, so that the four places of a lane in two fragments along it are 8 neighbours: of
 //   queries as of keys.
-// - Scores of two fragments of 8 keys are, as weights, the lane's places of a left fragment of 16 keys.
+// - Scores of two fragments of 8 keys are, as weights, the lane's places of a left fragment of 16 keys. Columns 2 c and 2 c + 1 of a
+//   fragment are its keys c and c + 4, so that the four places of a lane are keys t, t + 4, t + 8 and t + 12 of the step.
 // - Column g of fragment f of the values is element 8 g + f, so that a lane loads 8 neighbours of each of its four keys and
 //   pairs them over keys. Results of a lane are then 16 neighbours of each of its rows: elements 16 t + f and 16 t + 8 + f.
 //
 // Weights are powers of two of scores less the center of their row, which follows when some score exceeds it by SLACK, for the
-// whole subgroup at once; see attention_coop.glsl. A pair that is not seen has the weight -0, which no exponential gives. Where a
-// value that some row does not see is NaN or infinite, the step's values are weighed one by one, and only where they are seen.
+// whole subgroup at once; see attention_coop.glsl. Most steps have nothing to move and nothing to hide, and go a way of their own.
+// A pair that is not seen has the weight -0, which no exponential gives. Where a value that some row does not see is NaN or
+// infinite, the step's values are weighed one by one, and only where they are seen.
+//
+// Registers decide how many subgroups a unit has at a time, and with them how well waiting is hidden: keys are asked for a step
+// ahead, values at the begin of their step.
+//
+// Queries, keys and values may lie in panels of 32 columns, as gemm_laid_f16.comp writes them where asked: half_stride says how far
+// the second half of a head lies from the first, 32 where it follows. Results are written in panels where asked.
 //
 // The order of workgroups: attention_order.glsl.
 //
@@ -29,6 +37,7 @@
 
 #define KEEPS_LSE 0
 #define IN_PARTS 0
+#define PANELS
 #include "attention_f16.glsl"
 #include "attention_setup.glsl"
 #include "attention_seen.glsl"
@@ -52,7 +61,7 @@ const uint KEY_PARTS = 2u;
 const uint COLUMNS_OF_VALUES = VALUE / 8u;
 
 // Fragments of a strip lie after each other, and what is known of rows g and g + 8 of it: their centers, the lane's share of the
-// sums of their weights, the keys that they see. A loop inside two others may not be unrolled, and what it indexes would lie in memory:
+// sums of their weights. A loop inside two others may not be unrolled, and what it indexes would lie in memory:
 // so loops are as flat as this.
 const uint PARTS = 2u * BLOCKS;
 const uint ROWS_OF_LANE = 2u * STRIPS;
@@ -61,16 +70,19 @@ SUMS scores[STRIPS * KEY_PARTS];
 SUMS sums[STRIPS * COLUMNS_OF_VALUES];
 float centers[ROWS_OF_LANE];
 float totals[ROWS_OF_LANE];
-ivec2 seen[ROWS_OF_LANE];
-// Operands of a step, which are on their way during the step before: words of the lane's key of each part, and of its four values.
+// Operands of a step: words of the lane's key of each part, and of its four values.
 uvec4 keys[KEY_PARTS * BLOCKS];
 uvec4 values[4];
+// Where those to be read next begin, in words, and those of the last key.
+uint at_k[KEY_PARTS];
+uint at_v[4];
+uint last_k;
+uint last_v;
 
 // The lane's places.
 uint g;
 uint t;
-// Where keys and values of this head begin, in words, and the one after the last key that is read.
-uint base_k;
+// Where values of this head begin, in words, and the one after the last key that is read.
 uint base_v;
 int stop;
 
@@ -109,17 +121,19 @@ float sum_of_row(float x) {
     return x + subgroupShuffleXor(x, 2u);
 }
 
+// Words between the halves of a head.
+uint half_apart() { return p.half_stride / 8u; }
+
 // Queries, negated where the scale is, so that greater products are greater scores.
-void load_queries(uint first_row, uint rows, int n) {
+void load_queries(uint first_row, uint rows) {
     uint sign = p.scale < 0.0 ? 0x80008000u : 0u;
     uvec4 words[ROWS_OF_LANE * BLOCKS];
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
         uint row = min(first_row + 8u * r + g, rows - 1u);
         uint at = row_of(row, p.q_offset, p.q_batch, p.q_head, p.q_seq) / 8u + t;
         [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-            words[r * BLOCKS + b] = q[at + 4u * b] ^ sign;
+            words[r * BLOCKS + b] = q[at + b * half_apart()] ^ sign;
         }
-        seen[r] = seen_by(row, n);
         centers[r] = LEAST;
         totals[r] = 0.0;
     }
@@ -136,22 +150,35 @@ void load_queries(uint first_row, uint rows, int n) {
     }
 }
 
-// Keys of the step that begins at `key`; those beyond the end are read as the last one.
-void load_keys(int key) {
+// Says where a lane's words of the first step lie; keys beyond the end are read as the last one.
+void begin_keys(uint key, uint base_k) {
+    uint k_apart = p.k_seq / 8u;
+    uint v_apart = p.v_seq / 8u;
+    uint k_words = base_k + t;
+    uint v_words = base_v + g / 4u * half_apart() + g % 4u;
+    last_k = k_words + uint(stop - 1) * k_apart;
+    last_v = v_words + uint(stop - 1) * v_apart;
     [[unroll]] for (uint j = 0u; j < KEY_PARTS; j++) {
-        int line = min(key + int(8u * j + g), stop - 1);
-        uint at = base_k + uint(line) * (p.k_seq / 8u) + t;
-        [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-            keys[j * BLOCKS + b] = k[at + 4u * b];
-        }
+        at_k[j] = min(k_words + (key + 8u * j + g / 2u + g % 2u * 4u) * k_apart, last_k);
+    }
+    [[unroll]] for (uint r = 0u; r < 4u; r++) {
+        at_v[r] = min(v_words + (key + t + 4u * r) * v_apart, last_v);
     }
 }
 
-// Values of keys 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of the step.
-void load_values(int key) {
+void load_keys() {
+    [[unroll]] for (uint j = 0u; j < KEY_PARTS; j++) {
+        [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+            keys[j * BLOCKS + b] = k[at_k[j] + b * half_apart()];
+        }
+        at_k[j] = min(at_k[j] + KEYS * (p.k_seq / 8u), last_k);
+    }
+}
+
+void load_values() {
     [[unroll]] for (uint r = 0u; r < 4u; r++) {
-        int line = min(key + int(2u * t + r % 2u + r / 2u * 8u), stop - 1);
-        values[r] = v[base_v + uint(line) * (p.v_seq / 8u) + g];
+        values[r] = v[at_v[r]];
+        at_v[r] = min(at_v[r] + KEYS * (p.v_seq / 8u), last_v);
     }
 }
 
@@ -172,10 +199,14 @@ void multiply_keys() {
 }
 
 // Scores of pairs that are not seen become -infinity.
-void mask_scores(int key) {
+void mask_scores(int key, uint first_row, uint rows, int n) {
+    ivec2 seen[ROWS_OF_LANE];
+    [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
+        seen[r] = seen_by(min(first_row + 8u * r + g, rows - 1u), n);
+    }
     [[unroll]] for (uint x = 0u; x < STRIPS * KEY_PARTS; x++) {
         [[unroll]] for (uint e = 0u; e < 4u; e++) {
-            int at = key + int(x % KEY_PARTS * 8u + 2u * t + e % 2u);
+            int at = key + int(x % KEY_PARTS * 8u + t + e % 2u * 4u);
             ivec2 bounds = seen[x / KEY_PARTS * 2u + e / 2u];
             bool is_seen = at >= bounds.x && at < bounds.y;
             scores[x][e] = is_seen ? scores[x][e] : uintBitsToFloat(0xff800000u);
@@ -190,21 +221,22 @@ vec4 scores_of(const uint r) {
     return vec4(scores[x][e], scores[x][e + 1u], scores[x + 1u][e], scores[x + 1u][e + 1u]);
 }
 
-// Moves centers where some score is far above its row's, and rescales what was summed under another one.
-void raise_centers(float by) {
-    float most[ROWS_OF_LANE];
+float greatest(vec4 own) { return max(max(own.x, own.y), max(own.z, own.w)); }
+
+// True if some score of the lane is far above its row's center.
+bool is_far(float by) {
     bool far = false;
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
-        vec4 own = scores_of(r);
-        most[r] = max(max(own.x, own.y), max(own.z, own.w));
-        far = far || most[r] * by > centers[r] + SLACK;
+        far = far || greatest(scores_of(r)) * by > centers[r] + SLACK;
     }
-    if (!subgroupAny(far)) {
-        return;
-    }
+    return far;
+}
+
+// Moves centers, and rescales what was summed under others.
+void raise_centers(float by) {
     float rescale[ROWS_OF_LANE];
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
-        float center = max(centers[r], greatest_of_row(most[r]) * by);
+        float center = max(centers[r], greatest_of_row(greatest(scores_of(r))) * by);
         rescale[r] = exp2(centers[r] - center);
         centers[r] = center;
         totals[r] *= rescale[r];
@@ -234,11 +266,6 @@ void weigh(float by, const bool guarded) {
     }
 }
 
-// Element `f` of two words of rows, as a pair.
-uint pair_at(const uint f, uint first, uint second) {
-    return f % 2u == 0u ? (first & 0xffffu) | second << 16 : first >> 16 | (second & 0xffff0000u);
-}
-
 void add_values() {
     LEFT weights[STRIPS];
     [[unroll]] for (uint i = 0u; i < STRIPS; i++) {
@@ -249,9 +276,10 @@ void add_values() {
         ));
     }
     [[unroll]] for (uint f = 0u; f < COLUMNS_OF_VALUES; f++) {
-        uint low = pair_at(f, values[0][f / 2u], values[1][f / 2u]);
-        uint high = pair_at(f, values[2][f / 2u], values[3][f / 2u]);
-        RIGHT right = right_of(low, high);
+        RIGHT right;
+        [[unroll]] for (uint r = 0u; r < 4u; r++) {
+            right[r] = pair_of(values[r][f / 2u])[f % 2u];
+        }
         [[unroll]] for (uint i = 0u; i < STRIPS; i++) {
             uint x = i * COLUMNS_OF_VALUES + f;
             sums[x] = coopMatMulAdd(weights[i], right, sums[x]);
@@ -263,14 +291,14 @@ void add_values() {
 void add_seen_values(int key) {
     [[dont_unroll]] for (uint at = 0u; at < KEYS; at++) {
         int line = min(key + int(at), stop - 1);
-        uint from = base_v + uint(line) * (p.v_seq / 8u) + 2u * t;
+        uint from = base_v + uint(line) * (p.v_seq / 8u) + t / 2u * half_apart() + t % 2u * 2u;
         uvec4 low = v[from];
         uvec4 high = v[from + 1u];
         uint weights[ROWS_OF_LANE];
         [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
             vec4 own = scores_of(r);
             vec2 both = at < 8u ? own.xy : own.zw;
-            float weight = subgroupShuffle(at % 2u == 0u ? both.x : both.y, 4u * g + at % 8u / 2u);
+            float weight = subgroupShuffle(at % 8u < 4u ? both.x : both.y, 4u * g + at % 4u);
             weights[r] = packHalf2x16(vec2(weight, 0.0));
         }
         [[unroll]] for (uint x = 0u; x < STRIPS * COLUMNS_OF_VALUES; x++) {
@@ -297,6 +325,15 @@ uvec4 results_of(const uint x, const uint e, float by) {
     );
 }
 
+// The lane's first word of a row of results.
+uint place_of(uint row) {
+    if (p.y_panels != 0u) {
+        uint first = row_of(row, 0u, p.queries * 4u, p.rows * 8u, 4u);
+        return first + t / 2u * (p.rows * 4u) + t % 2u * 2u;
+    }
+    return row_of(row, 0u, p.y_batch, p.y_head, p.y_seq) / 8u + 2u * t;
+}
+
 void store_results(uint first_row, uint rows) {
     [[unroll]] for (uint r = 0u; r < ROWS_OF_LANE; r++) {
         uint row = first_row + 8u * r + g;
@@ -306,7 +343,7 @@ void store_results(uint first_row, uint rows) {
         uvec4 low = results_of(r / 2u * COLUMNS_OF_VALUES, r % 2u * 2u, by);
         uvec4 high = results_of(r / 2u * COLUMNS_OF_VALUES, r % 2u * 2u + 1u, by);
         if (row < rows) {
-            uint at = row_of(row, 0u, p.y_batch, p.y_head, p.y_seq) / 8u + 2u * t;
+            uint at = place_of(row);
             y[at] = low;
             y[at + 1u] = high;
         }
@@ -328,7 +365,7 @@ void main() {
     }
     g = gl_SubgroupInvocationID / 4u;
     t = gl_SubgroupInvocationID % 4u;
-    base_k = (p.k_offset + batch * p.k_batch + head * p.k_head) / 8u;
+    uint base_k = (p.k_offset + batch * p.k_batch + head * p.k_head) / 8u;
     base_v = (p.v_offset + batch * p.v_batch + head * p.v_head) / 8u;
     int n = keys_of(batch);
     ivec2 first_seen = seen_by(first_row, n);
@@ -336,30 +373,37 @@ void main() {
     stop = last_seen.y;
     int key = first_seen.x;
     if (key < stop) {
-        load_keys(key);
-        load_values(key);
+        begin_keys(uint(key), base_k);
+        load_keys();
     }
-    load_queries(first_row, rows, n);
+    load_queries(first_row, rows);
     float by = abs(p.scale) * LOG2_E;
     [[dont_unroll]] for (; key < stop; key += int(KEYS)) {
         bool guarded = key < last_seen.x || key + int(KEYS) > min(first_seen.y, stop);
+        load_values();
         multiply_keys();
-        load_keys(key + int(KEYS));
-        bool special = false;
-        if (guarded) {
-            mask_scores(key);
-            [[unroll]] for (uint r = 0u; r < 4u; r++) {
-                special = special || ELEMENTS_ARE_SPECIAL(values[r]);
+        load_keys();
+        if (!guarded && !subgroupAny(is_far(by))) {
+            weigh(by, false);
+            add_values();
+        } else {
+            bool special = false;
+            if (guarded) {
+                mask_scores(key, first_row, rows, n);
+                [[unroll]] for (uint r = 0u; r < 4u; r++) {
+                    special = special || ELEMENTS_ARE_SPECIAL(values[r]);
+                }
+            }
+            if (subgroupAny(is_far(by))) {
+                raise_centers(by);
+            }
+            weigh(by, true);
+            if (subgroupAny(special)) {
+                add_seen_values(key);
+            } else {
+                add_values();
             }
         }
-        raise_centers(by);
-        weigh(by, true);
-        if (subgroupAny(special)) {
-            add_seen_values(key);
-        } else {
-            add_values();
-        }
-        load_values(key + int(KEYS));
     }
     store_results(first_row, rows);
 }

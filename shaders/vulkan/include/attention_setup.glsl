@@ -61,6 +61,11 @@ layout(set = 0, binding = 0) uniform Params {
     uint parts;
     float scale;
     float softcap;
+#ifdef PANELS
+    uint half_stride; // elements between one of a head and the 32nd after it
+    uint rows; // of all results
+    uint y_panels; // these lie in panels of 32 columns
+#endif
 } p;
 
 layout(set = 0, binding = 1) readonly buffer Q { uvec4 q[]; };

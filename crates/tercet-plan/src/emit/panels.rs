@@ -137,6 +137,7 @@ impl Emit<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tercet_ir::ops::{AttentionOptions, Layout};
     use tercet_ir::random::Random;
     use tercet_ir::scalar::UnaryFn;
     use tercet_ir::{Bindings, CompileOptions, DType, Dim, Graph, Type, Value};
@@ -191,6 +192,7 @@ mod tests {
             let word = match name {
                 name if name.starts_with("norm") => Some(8),
                 name if name.starts_with("gemm_laid") => Some(26),
+                name if name.starts_with("attention_lanes") => Some(38),
                 _ => None,
             };
             let writes = word.is_some_and(|at| {
@@ -244,6 +246,53 @@ mod tests {
             let all = run(&compile(&g), [32, 0]);
             let writers = all.iter().filter(|(.., writes)| *writes);
             assert_eq!(writers.count(), 1, "{at}: {all:?}");
+        }
+    }
+
+    /// Queries, keys and values that are columns of one product, each from a column on; heads of 64.
+    fn attention(begins: [usize; 3], is_read: bool) -> Graph {
+        let mut g = Graph::new();
+        let (b, s) = (Dim::sym("b"), Dim::Known(197));
+        let shape = [b.clone(), s.clone(), Dim::Known(WIDTH)];
+        let x = g.input("x", Type::new(DType::F16, shape)).unwrap();
+        let w = Type::new(DType::F16, [WIDTH, 3 * WIDTH]);
+        let w = g.param("w", w).unwrap();
+        let all = g.linear(x, w, None, None).unwrap();
+        let parts = begins.map(|first| {
+            let own = g.narrow(all, 2, first, WIDTH).unwrap();
+            let apart = [b.clone(), s.clone(), Dim::Known(WIDTH / 64), Dim::Known(64)];
+            g.reshape(own, apart).unwrap()
+        });
+        let [q, k, v] = parts;
+        let options = AttentionOptions::new(WIDTH / 64, WIDTH / 64, Layout::Bshd);
+        let y = g.attention(q, k, v, options).unwrap();
+        let joined = g.reshape(y, [b, s, Dim::Known(WIDTH)]).unwrap();
+        let w = Type::new(DType::F16, [WIDTH, WIDTH]);
+        let w = g.param("out", w).unwrap();
+        let y = g.linear(joined, w, None, None).unwrap();
+        g.output("y", y).unwrap();
+        if is_read {
+            let sums = g.unary(UnaryFn::Relu, all).unwrap();
+            g.output("more", sums).unwrap();
+        }
+        g
+    }
+
+    #[test]
+    fn heads_that_are_columns_of_one_product_lie_in_panels() {
+        let begins = [0, WIDTH, 2 * WIDTH];
+        for (begins, is_read, panels) in [
+            (begins, false, true),
+            (begins, true, false),
+            ([0, WIDTH + 32, 2 * WIDTH], false, true),
+            ([0, WIDTH + 8, 2 * WIDTH], false, false),
+        ] {
+            let program = compile(&attention(begins, is_read));
+            let mut all = run(&program, [32, 0]);
+            all.retain(|(kernel, ..)| kernel != "map");
+            let attention = ("attention_lanes_f16".to_string(), false, true);
+            let wanted = [laid(false, panels), attention, laid(true, false)];
+            assert_eq!(all, wanted, "{begins:?} {is_read}");
         }
     }
 }

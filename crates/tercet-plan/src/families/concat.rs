@@ -3,7 +3,7 @@
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node, OpKind};
 
-use super::words::{are_whole_words, eight, in_words, lanes, product};
+use super::words::{eight, product};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -34,27 +34,48 @@ crate::params! {
 /// The operands of one dispatch: with the result, as many buffers as a browser's kernel may have.
 const OPERANDS: usize = 7;
 
-static KERNEL: Kernel<ConcatParams> = Kernel::wgsl(
+const ARGS: &[Access] = &[
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Read,
+    Access::Write,
+];
+
+static WORDS: Kernel<ConcatParams> = Kernel::wgsl(
     "concat",
-    &[PRELUDE, portable!("concat.wgsl")],
     &[
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Read,
-        Access::Write,
+        PRELUDE,
+        portable!("concat.wgsl"),
+        portable!("concat_words.wgsl"),
     ],
+    ARGS,
     &["ELEM_BYTES", "RANK"],
 );
+
+static VECTORS: Kernel<ConcatParams> = Kernel::wgsl(
+    "concat_vectors",
+    &[
+        PRELUDE,
+        portable!("concat.wgsl"),
+        portable!("concat_vectors.wgsl"),
+    ],
+    ARGS,
+    &["RANK"],
+);
+
+/// Bytes of a word and of a vector.
+const WORD: u32 = 4;
+const VECTOR: u32 = 16;
 
 /// `Concat`.
 pub(crate) static CONCATS: Family = Family {
     name: "concat",
     ops: &[OpKind::Concat],
-    kernels: &[&KERNEL.def],
+    kernels: &[&WORDS.def, &VECTORS.def],
     supports: always,
     lower,
 };
@@ -87,9 +108,16 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let joined = joined(e, &views, &y, op.axis);
     let numel = product(e, &joined.sizes);
-    let words = e.tape().ceil_div(numel, 4 / joined.bytes);
-    let grid = e.grid_of(words, 256);
-    let consts = [joined.bytes, joined.sizes.len() as u32];
+    let rank = joined.sizes.len() as u32;
+    let consts = [joined.bytes, rank];
+    let (kernel, consts, invocations) = match joined.bytes {
+        VECTOR => (&VECTORS, &consts[1..], numel),
+        bytes => {
+            let words = e.tape().ceil_div(numel, WORD / bytes);
+            (&WORDS, &consts[..], words)
+        }
+    };
+    let grid = e.grid_of(invocations, 256);
     let mut start = Num::ZERO;
     for (i, parts) in joined.parts.chunks(OPERANDS).enumerate() {
         let mut starts = vec![start];
@@ -120,13 +148,13 @@ fn lower(e: &mut Emit<'_>, node: &Node) -> Result<(), CompileError> {
         let slot = |k: usize| parts.get(k).unwrap_or(&parts[0]).slot;
         let mut args: Vec<SlotId> = (0..OPERANDS).map(slot).collect();
         args.push(y.slot);
-        e.dispatch(&KERNEL, &consts, &args, &params, grid);
+        e.dispatch(kernel, consts, &args, &params, grid);
     }
     Ok(())
 }
 
 /// Operands that are dense from the axis on have the rest of the axis taken into it, and, where they are dense before it as well, all
-/// axes before it as one. They are taken as words where all that is taken together is whole ones.
+/// axes before it as one. They are taken as vectors or words where all that is taken together is whole ones.
 fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
     let shape = y.layout.shape();
     let bytes = y.dtype.size_bytes() as u32;
@@ -166,24 +194,31 @@ fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
         false => e.sizes(&shape[..axis]).to_vec(),
     };
     let axis = sizes.len();
-    let are_words = lanes(y.dtype) > 1
-        && parts.iter().all(|p| {
-            are_whole_words(y.dtype, &[p.along, p.offset])
-                && are_whole_words(y.dtype, &p.strides[..axis])
-        });
-    if are_words {
-        for p in &mut parts {
-            p.along = in_words(y.dtype, p.along);
-            p.offset = in_words(y.dtype, p.offset);
-            for stride in &mut p.strides[..axis] {
-                *stride = in_words(y.dtype, *stride);
-            }
+    let is_whole = |unit: &&u32| {
+        let whole = |n: &Num| {
+            n.known()
+                .is_some_and(|n| n % i64::from(**unit / bytes) == 0)
+        };
+        let mut all = parts.iter().flat_map(|p| [p.along, p.offset]);
+        let mut strides = parts.iter().flat_map(|p| &p.strides[..axis]);
+        **unit > bytes && all.all(|n| whole(&n)) && strides.all(whole)
+    };
+    let unit = [VECTOR, WORD].iter().find(is_whole).copied();
+    let unit = unit.unwrap_or(bytes);
+    let in_units = |n: &mut Num| {
+        if let Num::Const(n) = n {
+            *n /= i64::from(unit / bytes);
         }
-        row = in_words(y.dtype, row);
+    };
+    for p in &mut parts {
+        let strides = p.strides[..axis].iter_mut();
+        [&mut p.along, &mut p.offset].into_iter().for_each(in_units);
+        strides.for_each(in_units);
     }
+    in_units(&mut row);
     sizes.push(row);
     Joined {
-        bytes: if are_words { 4 } else { bytes },
+        bytes: unit,
         axis,
         sizes,
         parts,

@@ -189,6 +189,43 @@ fn heads_of_64_with_values_that_few_see() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Heads of 64 whose queries, keys and values are columns of one product; sharp scores move the centers of rows in many steps.
+fn heads_that_are_columns_of_one_product() {
+    let mut wrong = Vec::new();
+    let scales = [0.125, 2.0, -1.0];
+    let kinds = [(AttentionMask::None, 3), (AttentionMask::Causal, 2)];
+    for (batch, seq) in [(2, 49), (2, 77), (1, 197), (3, 197)] {
+        for (scale, (mask, heads)) in scales.into_iter().flat_map(|s| kinds.map(|k| (s, k))) {
+            let name = format!("{batch}x{seq}/{heads}/{mask:?}/{scale}");
+            let case = Case::new(name, move |c| {
+                let (b, width) = (c.sym("b", batch, 4), 64 * heads);
+                let shape = [b.clone(), Dim::Known(seq), Dim::Known(width)];
+                let x = c.input("x", shape.clone(), Fill::Normal)?;
+                let w = param(c, "w", &[width, 3 * width], Fill::Uniform(-0.1, 0.1))?;
+                let out = param(c, "out", &[width, width], Fill::Uniform(-0.1, 0.1))?;
+                let bias = param(c, "bias", &[3 * width], Fill::Normal)?;
+                let all = c.graph.linear(x, w, Some(bias), None)?;
+                let apart = [b, Dim::Known(seq), Dim::Known(heads), Dim::Known(64)];
+                let mut parts = [all; 3];
+                for (at, part) in parts.iter_mut().enumerate() {
+                    let own = c.graph.narrow(all, 2, at * width, width)?;
+                    *part = c.graph.reshape(own, apart.clone())?;
+                }
+                let [q, k, v] = parts;
+                let options = AttentionOptions::new(heads, heads, Layout::Bshd);
+                let y = c
+                    .graph
+                    .attention(q, k, v, options.mask(mask).scale(scale))?;
+                let joined = c.graph.reshape(y, shape)?;
+                let y = c.graph.linear(joined, out, None, None)?;
+                c.output(y)
+            });
+            check(&case, FLOATS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// What a layer of an encoder does to rows, none of which but the first and the last is read by somebody else.
 fn rows_between_norms_and_products() {
     let mut wrong = Vec::new();
@@ -258,6 +295,10 @@ pub(super) fn tests() -> Vec<Test> {
         Test::asserting(
             "rows/heads_of_64_with_values_that_few_see",
             heads_of_64_with_values_that_few_see,
+        ),
+        Test::asserting(
+            "rows/heads_that_are_columns_of_one_product",
+            heads_that_are_columns_of_one_product,
         ),
         Test::asserting(
             "rows/rows_between_norms_and_products",

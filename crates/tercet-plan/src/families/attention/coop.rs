@@ -10,7 +10,7 @@ use tercet_ir::{CompileError, DType};
 pub(super) use self::tiling::{AttentionTiling, Factors, TOO_MANY_HELD, shape};
 use super::{AttentionParams, AttentionProblem, pairs};
 use crate::emit::{Emit, View};
-use crate::kernel::{Access, Kernel};
+use crate::kernel::{Access, Kernel, Params};
 use crate::num::Num;
 use crate::program::SlotId;
 
@@ -195,7 +195,13 @@ pub(super) fn dispatch(
     let params = params(e, p, tiling);
     let mut results = vec![y];
     results.extend(beside);
-    run(e, p, (operands, &results), tiling, (kernel, &params));
+    run(
+        e,
+        p,
+        (operands, &results),
+        tiling,
+        (kernel, &params, params.groups),
+    );
 }
 
 /// The numbers of a kernel that takes all keys.
@@ -249,13 +255,13 @@ pub(super) fn params(
     }
 }
 
-/// Runs one of the kernels.
-pub(super) fn run(
+/// Runs one of the kernels in so many workgroups.
+pub(super) fn run<P: Params>(
     e: &mut Emit<'_>,
     p: &AttentionProblem<'_>,
     ([q, k, v], results): ([SlotId; 3], &[SlotId]),
     tiling: &AttentionTiling,
-    (kernel, params): (&Kernel<AttentionCoopParams>, &AttentionCoopParams),
+    (kernel, params, groups): (&Kernel<P>, &P, Num),
 ) {
     let b = &p.block;
     let has_key_mask =
@@ -280,7 +286,7 @@ pub(super) fn run(
         capped,
     ];
     let [_, _, _, mask, lens] = p.slots;
-    let grid = e.flat_grid(params.groups);
+    let grid = e.flat_grid(groups);
     let mut args = vec![q, k, v, mask, lens];
     args.extend(results);
     e.dispatch(kernel, &consts, &args, params, grid);

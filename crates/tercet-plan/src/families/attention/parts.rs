@@ -119,7 +119,13 @@ fn in_parts(
     let mut results = vec![sums.slot];
     results.extend(beside);
     results.push(stats.slot);
-    coop::run(e, p, (operands, &results), tiling, (kernel, &params));
+    coop::run(
+        e,
+        p,
+        (operands, &results),
+        tiling,
+        (kernel, &params, params.groups),
+    );
 
     let rows = variants::rows(e, p);
     let quads = p.value_dim / QUAD;
