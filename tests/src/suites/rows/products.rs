@@ -195,8 +195,8 @@ fn heads_that_are_columns_of_one_product() {
     let mut wrong = Vec::new();
     let narrow = &FLOATS[1..];
     let scales = [(0.125, FLOATS), (2.0, narrow), (-1.0, narrow)];
-    let kinds = [(AttentionMask::None, 3), (AttentionMask::Causal, 2)];
-    for (batch, seq) in [(2, 49), (2, 77), (1, 197), (3, 197)] {
+    let kinds = [(AttentionMask::None, 2), (AttentionMask::Causal, 1)];
+    for (batch, seq) in [(2, 49), (1, 197)] {
         for ((scale, dtypes), (mask, heads)) in
             scales.into_iter().flat_map(|s| kinds.map(|k| (s, k)))
         {
