@@ -22,7 +22,7 @@ crate::params! {
 pub(in super::super) static LANES_F16: Kernel<AttentionLanesParams> =
     module!("attention_lanes_f16");
 
-/// Elements of a head, rows of a subgroup, and the most subgroups of a workgroup.
+/// Elements of a head and of a row in a panel, rows of a subgroup, and the most subgroups of a workgroup.
 const HEAD: usize = 64;
 const PANEL: u32 = 32;
 const ROWS: u32 = 32;
