@@ -3,7 +3,7 @@
 use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node, OpKind};
 
-use super::words::{eight, product};
+use super::words::{are_whole, eight, in_units, product};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -195,30 +195,27 @@ fn joined(e: &mut Emit<'_>, views: &[View], y: &View, axis: usize) -> Joined {
     };
     let axis = sizes.len();
     let is_whole = |unit: &&u32| {
-        let whole = |n: &Num| {
-            n.known()
-                .is_some_and(|n| n % i64::from(**unit / bytes) == 0)
-        };
-        let mut all = parts.iter().flat_map(|p| [p.along, p.offset]);
-        let mut strides = parts.iter().flat_map(|p| &p.strides[..axis]);
-        **unit > bytes && all.all(|n| whole(&n)) && strides.all(whole)
+        let per = *unit / bytes;
+        let mut parts = parts.iter();
+        per > 1
+            && parts
+                .all(|p| are_whole(per, &[p.along, p.offset]) && are_whole(per, &p.strides[..axis]))
     };
     let unit = [VECTOR, WORD].iter().find(is_whole).copied();
-    let unit = unit.unwrap_or(bytes);
-    let in_units = |n: &mut Num| {
-        if let Num::Const(n) = n {
-            *n /= i64::from(unit / bytes);
+    if let Some(unit) = unit {
+        let per = unit / bytes;
+        for p in &mut parts {
+            p.along = in_units(per, p.along);
+            p.offset = in_units(per, p.offset);
+            for stride in &mut p.strides[..axis] {
+                *stride = in_units(per, *stride);
+            }
         }
-    };
-    for p in &mut parts {
-        let strides = p.strides[..axis].iter_mut();
-        [&mut p.along, &mut p.offset].into_iter().for_each(in_units);
-        strides.for_each(in_units);
+        row = in_units(per, row);
     }
-    in_units(&mut row);
     sizes.push(row);
     Joined {
-        bytes: unit,
+        bytes: unit.unwrap_or(bytes),
         axis,
         sizes,
         parts,

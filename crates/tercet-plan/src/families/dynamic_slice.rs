@@ -3,7 +3,7 @@
 
 use tercet_ir::{CompileError, Dim, Node, OpKind};
 
-use super::words::{WORD_OF_BITS, are_whole_words, eight, in_words, lanes, product};
+use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -227,18 +227,19 @@ fn window(e: &mut Emit<'_>, x: &View, update: &View) -> Window {
         (w.sizes, w.window, w.strides) = (vec![Num::ONE], vec![Num::ONE], vec![Num::ZERO]);
     }
     let last = w.sizes.len() - 1;
-    let are_words = lanes(dtype) > 1
+    let per = lanes(dtype);
+    let are_words = per > 1
         && w.sizes[last] == w.window[last]
         && w.strides[last] == Num::ONE
-        && are_whole_words(dtype, &[w.sizes[last], w.offset])
-        && are_whole_words(dtype, &w.strides[..last]);
+        && are_whole(per, &[w.sizes[last], w.offset])
+        && are_whole(per, &w.strides[..last]);
     if are_words {
         w.bytes = 4;
-        w.sizes[last] = in_words(dtype, w.sizes[last]);
-        w.window[last] = in_words(dtype, w.window[last]);
-        w.offset = in_words(dtype, w.offset);
+        w.sizes[last] = in_units(per, w.sizes[last]);
+        w.window[last] = in_units(per, w.window[last]);
+        w.offset = in_units(per, w.offset);
         for s in &mut w.strides[..last] {
-            *s = in_words(dtype, *s);
+            *s = in_units(per, *s);
         }
     }
     w

@@ -4,7 +4,7 @@ use tercet_ir::ops::Op;
 use tercet_ir::{CompileError, Node, OpKind};
 
 use super::indexed::NAMED;
-use super::words::{WORD_OF_BITS, are_whole_words, eight, in_words, lanes, product};
+use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
 use super::{Family, always, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -97,8 +97,9 @@ fn walk(e: &mut Emit<'_>, x: &View, axis: usize, named: Num) -> GatherWalk {
     let outer = e.numel(&shape[..axis]);
     let len = e.num(&shape[axis]);
     let mut inner = e.numel(&shape[axis + 1..]);
-    if lanes(x.dtype) > 1 && are_whole_words(x.dtype, &[inner, offset]) {
-        (inner, offset) = (in_words(x.dtype, inner), in_words(x.dtype, offset));
+    let per = lanes(x.dtype);
+    if per > 1 && are_whole(per, &[inner, offset]) {
+        (inner, offset) = (in_units(per, inner), in_units(per, offset));
         bytes = 4;
     }
     GatherWalk {

@@ -10,7 +10,7 @@ use tercet_ir::{CompileError, Dim, Node, Op, OpKind};
 use super::indexed::{NAMED, check_within};
 use super::reduce::op_code;
 use super::top_k::{Ordered, in_order};
-use super::words::{are_whole_words, eight, in_words, words};
+use super::words::{are_whole, eight, in_units, lanes, words};
 use super::{Family, always, code, portable};
 use crate::emit::{Emit, View};
 use crate::kernel::{Access, Kernel};
@@ -272,8 +272,9 @@ fn in_place(e: &mut Emit<'_>, keyed: &Keyed<'_>) -> Result<(), CompileError> {
     let y = e.result(0)?;
     let updates = e.dense(&keyed.updates)?;
     let (rows, inner) = (e.numel(keyed.rows), e.numel(keyed.inner));
-    let (bytes, inner) = match are_whole_words(y.dtype, &[inner]) {
-        true => (4, in_words(y.dtype, inner)),
+    let per = lanes(y.dtype);
+    let (bytes, inner) = match are_whole(per, &[inner]) {
+        true => (4, in_units(per, inner)),
         false => (y.dtype.size_bytes() as u32, inner),
     };
     let blocks = e.tape().ceil_div(inner, BLOCK);

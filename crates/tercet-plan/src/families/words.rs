@@ -22,19 +22,17 @@ pub(crate) fn lanes(dtype: DType) -> u32 {
     4 / dtype.size_bytes() as u32
 }
 
-/// True if every number is known and whole words long in elements of this dtype.
-pub(crate) fn are_whole_words(dtype: DType, numbers: &[Num]) -> bool {
-    let lanes = i64::from(lanes(dtype));
-    numbers
-        .iter()
-        .all(|n| n.known().is_some_and(|n| n % lanes == 0))
+/// True if every number of elements is known and whole units of so many.
+pub(crate) fn are_whole(per: u32, numbers: &[Num]) -> bool {
+    let is_whole = |n: i64| n % i64::from(per) == 0;
+    numbers.iter().all(|n| n.known().is_some_and(is_whole))
 }
 
-/// A known number of elements as words.
-pub(crate) fn in_words(dtype: DType, n: Num) -> Num {
+/// A known number of elements as units of so many.
+pub(crate) fn in_units(per: u32, n: Num) -> Num {
     match n {
-        Num::Const(n) => Num::Const(n / i64::from(lanes(dtype))),
-        Num::Expr(_) => unreachable!("invariant: only known numbers are whole words"),
+        Num::Const(n) => Num::Const(n / i64::from(per)),
+        Num::Expr(_) => unreachable!("invariant: only known numbers are whole units"),
     }
 }
 

@@ -6,6 +6,7 @@ use tercet_ir::{CompileError, DType};
 use super::super::{AttentionProblem, parts};
 use super::{AttentionCoopParams, AttentionTiling, Factors, module, params, run};
 use crate::emit::{Emit, View};
+use crate::families::gemm_coop::PANEL;
 use crate::kernel::{Access, Kernel};
 use crate::num::Num;
 
@@ -22,9 +23,8 @@ crate::params! {
 pub(in super::super) static LANES_F16: Kernel<AttentionLanesParams> =
     module!("attention_lanes_f16");
 
-/// Elements of a head and of a row in a panel, rows of a subgroup, and the most subgroups of a workgroup.
+/// Elements of a head, rows of a subgroup, and the most subgroups of a workgroup.
 const HEAD: usize = 64;
-const PANEL: u32 = 32;
 const ROWS: u32 = 32;
 const SUBGROUPS: u32 = 4;
 
