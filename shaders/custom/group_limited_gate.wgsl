@@ -1,9 +1,10 @@
-// The experts of a row: choice = sigmoid(logit) + bias; a group's score is the sum of its two greatest
-// choices; the `keep` greatest groups stay, of their experts the `k` greatest, in order. Numbers and then
-// weights, sigmoid / (their sum + 1e-20) * scale, are a row of 2 k.
+// Group-limited expert gating of a mixture of experts. choice = sigmoid(logit) + bias. A group's
+// score is the sum of its two largest choices. The `keep` best groups remain, and the `k` best of
+// their experts are selected in order. The result row has 2 k numbers: the expert indices, then the
+// weights sigmoid / (their sum + 1e-20) * scale.
 //
-// A workgroup takes one row. An expert's place is the number of experts before it, so that nothing is
-// sorted. Ties go to the lower number; NaN is -inf.
+// A workgroup processes one row. The output position of an expert is the number of better experts,
+// so no sort is needed. Ties select the lower index; NaN ranks as -inf.
 
 struct Params {
     rows: u32,
@@ -34,7 +35,7 @@ fn is_nan(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-// Without an exponential that overflows.
+// Sigmoid without overflow of the exponential.
 fn sigmoid(x: f32) -> f32 {
     let e = exp(-abs(x));
     return select(e, 1.0, x >= 0.0) / (1.0 + e);
@@ -45,7 +46,7 @@ fn least() -> f32 {
     return as_float(0xff800000u);
 }
 
-// Whether the value a of number i stands before b of number j.
+// True if value a of index i ranks before value b of index j.
 fn is_before(a: f32, i: u32, b: f32, j: u32) -> bool {
     return a > b || (a == b && i < j);
 }
@@ -66,12 +67,12 @@ fn score_of(group: u32) -> f32 {
             second = c;
         }
     }
-    // Infinities of two signs have no sum.
+    // inf - inf would be NaN.
     let sum = first + second;
     return select(sum, least(), is_nan(sum));
 }
 
-// How many groups are before one.
+// Number of groups that rank before this one.
 fn groups_before(group: u32) -> u32 {
     var count = 0u;
     for (var g = 0u; g < p.groups; g += 1u) {
@@ -80,7 +81,7 @@ fn groups_before(group: u32) -> u32 {
     return count;
 }
 
-// How many experts of the groups that stay are before one.
+// Number of experts in the remaining groups that rank before this one.
 fn experts_before(expert: u32) -> u32 {
     var count = 0u;
     for (var g = 0u; g < p.groups; g += 1u) {

@@ -1,8 +1,9 @@
-// The k nearest others of each point by its row of distances: numbers and distances, from the nearest on.
-// Ties go to the lower number, NaN is farther than everything, absent ones are number -1 at infinity.
+// k nearest neighbors of each point from its row of distances: indices and distances, nearest
+// first. Ties select the lower index, and NaN is the farthest. Missing neighbors have index -1 and
+// distance infinity.
 //
-// A workgroup takes one row and finds one other after the next: the least key after that of the last one
-// found, where keys are distances whose bits are in order, then numbers.
+// A workgroup processes one row and finds one neighbor per pass: the smallest (key, index) greater
+// than the previous one. Keys are order-preserving integers of the distances.
 
 struct Params {
     n: u32,
@@ -21,7 +22,7 @@ const INFINITY: u32 = 0x7f800000u;
 var<workgroup> keys: array<u32, 64>;
 var<workgroup> places: array<u32, 64>;
 
-// Distances in order as whole numbers: -0 is 0, every NaN is the greatest.
+// Order-preserving integer of a distance: -0 equals 0, and every NaN is the largest.
 fn key_of(bits: u32) -> u32 {
     let size = bits & 0x7fffffffu;
     if size > INFINITY {
@@ -58,7 +59,7 @@ fn nearest(
                 best = one;
             }
         }
-        // What the last pass found has been read by all.
+        // All threads have read the result of the previous pass.
         workgroupBarrier();
         keys[local] = best.x;
         places[local] = best.y;

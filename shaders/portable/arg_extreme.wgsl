@@ -1,7 +1,9 @@
-// y = the index of the greatest (LEAST = 0) or least element of each row, of any stride (see arg_extreme_key.wgsl).
+// ArgMax (LEAST = 0) or ArgMin of each row: y = index of the extreme element. Rows may have any
+// stride. arg_extreme_key.wgsl defines the order of the elements.
 //
-// A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each. With KEYS = 1 y
-// holds (key, index) of each part instead; with PAIRS = 1 x holds such pairs.
+// A workgroup processes 256 / THREADS rows. If rows are split into `parts`, the workgroup processes
+// part `group % parts`, `chunk` elements long. With KEYS = 1, y receives the (key, index) pair of
+// each part instead. With PAIRS = 1, x contains such pairs.
 // uses arg_extreme_key.wgsl: better, element, over_row, p, x
 // uses prelude.wgsl: flat_group
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread

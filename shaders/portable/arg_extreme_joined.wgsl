@@ -1,9 +1,11 @@
-// y = the index of the greatest (LEAST = 0) or least element of each row, of any stride (see arg_extreme_key.wgsl).
+// ArgMax (LEAST = 0) or ArgMin of each row in one dispatch: y = index of the extreme element. Rows
+// may have any stride. arg_extreme_key.wgsl defines the order of the elements.
 //
-// A workgroup takes part number group % parts of a row, `chunk` elements, and leaves (key, index) in `pairs`. The one that
-// counts the last of its row takes the best of them, and counts from 0 again. What it reads are atomics that were
-// written before a barrier of storage, behind which the others count: for devices only on which that barrier orders
-// memory for all workgroups.
+// A workgroup processes part `group % parts` of a row, `chunk` elements long, and stores its (key,
+// index) in `pairs`. The last workgroup of a row, found with the counter in `counts`, reduces the
+// pairs and resets the counter to 0. The pairs are atomics, and each workgroup passes a storage
+// barrier before it increments the counter. The kernel therefore requires a device on which this
+// barrier orders memory across workgroups.
 // uses arg_extreme_key.wgsl: better, element, over_row, p
 // uses prelude.wgsl: flat_group
 // uses rows.wgsl: THREADS, own_row, take_place, thread
@@ -11,7 +13,7 @@
 
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 @group(0) @binding(3) var<storage, read_write> pairs: array<atomic<u32>>;
-// The workgroups of each row that are done.
+// Number of finished workgroups per row.
 @group(0) @binding(4) var<storage, read_write> counts: array<atomic<u32>>;
 
 var<workgroup> is_last: u32;

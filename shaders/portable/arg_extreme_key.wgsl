@@ -1,5 +1,5 @@
-// Elements as keys, integers in their order, and the most extreme (key, index) of a row: NaN is the most extreme, or counts
-// as -inf (NAN_LOW = 1), ties go to the lower index.
+// Order-preserving integer keys, and the extreme (key, index) of a row for ArgMax and ArgMin. NaN
+// is the most extreme element, or ranks as -inf if NAN_LOW = 1. Ties select the lower index.
 // uses cluster.wgsl: shuffle_xor2
 // uses prelude.wgsl: BF16, I32, I8, float_of, int_of, is_nan, lane_of, magnitude, uint_of, word_of
 // uses rows.wgsl: ALIKE, CLUSTERS, local, mate, own_row, thread
@@ -28,7 +28,8 @@ var<workgroup> pool: array<vec2<u32>, 272>;
 const NAN_KEY: u32 = 0xffffffffu;
 const MINUS_INF_KEY: u32 = 0x007fffffu;
 
-// Greater for more extreme elements; equal for equal ones, so also for 0 and -0.
+// Integer key of an element: a more extreme element has a greater key. Equal elements, such as 0
+// and -0, have equal keys.
 fn key_of(word: u32, lane: u32) -> u32 {
     var key = 0u;
     if IN <= BF16 {
@@ -46,19 +47,19 @@ fn key_of(word: u32, lane: u32) -> u32 {
     return select(key, ~key, LEAST == 1u);
 }
 
-// The more extreme of two (key, index).
+// Selects the more extreme of two (key, index) pairs.
 fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let second = b.x > a.x || (b.x == a.x && b.y < a.y);
     return select(a, b, second);
 }
 
-// Element `i` of the row that begins at `start`, as (key, index).
+// Loads element `i` of the row at offset `start` as (key, index).
 fn element(start: u32, i: u32) -> vec2<u32> {
     let at = start + i * p.stride;
     return vec2<u32>(key_of(x[word_of(at, IN)], lane_of(at, IN)), i);
 }
 
-// Every invocation of the workgroup must call this.
+// Reduces the pairs of all threads of a row. All threads of the workgroup must call it.
 fn over_row(mine: vec2<u32>) -> vec2<u32> {
     var own = mine;
     for (var mask = 1u; mask < ALIKE; mask *= 2u) {

@@ -1,51 +1,53 @@
-// y = softmax(mask(cap(scale q k^T))) v for many queries, without ever holding the scores (Dao et al.,
-// "FlashAttention", 2022).
+// FlashAttention for many queries (Dao et al., 2022): y = softmax(mask(softcap(scale q k^T))) v.
+// The scores are never stored in global memory.
 //
-// A workgroup takes 16 ROWS rows of one batch entry and key head (rows: see attention_common.wgsl) and
-// up to 64 COLS columns of the values, and walks the keys that any of its rows sees, 64 at a time.
-// Invocation (ty, tx) of 16 x 16 holds, of the rows ty + 16 i with i < ROWS, the scores of the keys
-// 4 tx + (0 .. 4) and the columns 4 tx + (0 .. 4) + 64 j, j < COLS, of the result.
+// A workgroup computes 16 ROWS rows of one batch entry and KV head, and up to 64 COLS columns of
+// the values. attention_common.wgsl defines rows. The workgroup iterates over the keys that any of
+// its rows attends to, 64 per step. Thread (ty, tx) of 16 x 16 owns the rows ty + 16 i with i <
+// ROWS. For these it computes the scores of the keys 4 tx + (0 .. 4), and the result columns 4 tx +
+// (0 .. 4) + 64 j with j < COLS.
 //
-// Products take 16 elements of the head dim at a time through shared memory, weighted values 16 keys of
-// the weights and as many of the values as the invocations bring at once. What comes next is loaded
-// while one computes. In between, weights are made of scores less the center of their row. It is the greatest
-// score only when it was set: where some score of the tile exceeds its center by SLACK, which is seldom after
-// the first keys, the greatest scores of each row meet and what was summed is rescaled.
+// Shared memory stages 16 elements of the head dimension for q k^T, and 16 keys of the weights for
+// the product with the values. The next tile is loaded during the arithmetic of the current tile.
+// The softmax weights are exponentials of the score minus a reference value per row. The reference
+// value is the row maximum at the time of its last update. It changes only if a score exceeds it by
+// more than SLACK, which is rare after the first keys. Only then are the row maxima reduced and the
+// accumulators rescaled.
 //
-// The flat group is (tile * slices + slice) * heads + head, the last tiles first: under a causal mask
-// they take longest.
+// The flat group is (tile * slices + slice) * heads + head, in descending order of tiles: under a
+// causal mask the last tiles take longest, so they start first.
 // uses attention_all.wgsl or attention_rest.wgsl: is_left
 // uses attention_common.wgsl: Four, MASK, p, scale_rows
 // uses attention_rows.wgsl: add_products, add_values, centers, far, four_scores, four_weights, greatest_of, is_finite, key_part, leave, limits_of, meet, place_of, put_rows, query_part, rescales, special, sums_of, total, value_part
 // uses prelude.wgsl: flat_group
 
-// Rows of an invocation: 1, 2 or 4.
+// Rows per thread: 1, 2 or 4.
 override ROWS: u32 = 4u;
-// Vectors of columns of an invocation: 1, 2 or 4.
+// Vectors of four result columns per thread: 1, 2 or 4.
 override COLS: u32 = 4u;
 
-// Keys of a step.
+// Keys per step.
 const KEYS: u32 = 64u;
-// Row pitch of shared tiles: 4 vectors and one that keeps invocations off each other's banks.
+// Row pitch of shared tiles: 4 vectors and one of padding against bank conflicts.
 const PITCH: u32 = 5u;
-// Queries or weights, then keys or values.
+// Length of a shared tile of queries or softmax weights; keys or values follow it.
 const LINES: u32 = 16u * ROWS * PITCH;
 const POOL: u32 = LINES + KEYS * PITCH;
-// Keys of the values that the invocations bring at once.
+// Keys per staged tile of values.
 const PART: u32 = 16u / COLS;
-// The pitch of the numbers of rows by (ty, tx), and the invocations of a row.
+// Row pitch of the per-thread row statistics at (ty, tx), and the number of threads of a row.
 const MEET: u32 = 17u;
 const ACROSS: u32 = 16u;
 
 var<workgroup> pool: array<vec4<f32>, POOL>;
 var<workgroup> gathered: array<vec4<i32>, 16u * MEET>;
 
-// Vectors of four values of the pool.
+// Loads vectors of four values from the shared pool.
 fn values_at(at: u32) -> Four {
     return Four(pool[at], pool[at + 16u * COLS], pool[at + 32u * COLS], pool[at + 48u * COLS]);
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -63,8 +65,8 @@ fn main(
         return;
     }
 
-    // The pieces of queries and keys that this invocation brings; keys lie where those that one
-    // invocation multiplies are 16 apart.
+    // The 16-byte pieces of queries and keys that this thread loads. The shared tile is permuted so
+    // that the keys of one thread are 16 apart.
     let piece = local % 4u;
     let line = local / 4u;
     let q_row = place.first_row + line;
@@ -82,7 +84,7 @@ fn main(
     var sums1 = Four();
     var sums2 = Four();
     var sums3 = Four();
-    // The part of the values.
+    // Index of the staged tile of values.
     var part = 0u;
     if (local == 0u) {
         atomicStore(&special, 0u);
@@ -92,7 +94,7 @@ fn main(
     var step = 0u;
 
     for (var key0 = place.begin; key0 < place.end; key0 += i32(KEYS)) {
-        // The products, 16 elements of the head dim at a time.
+        // q k^T, 16 elements of the head dimension per iteration.
         var products = Four();
         var next_k = key_part(place, key0 + i32(line), piece * 4u);
         var next_q = vec4<f32>();
@@ -119,7 +121,7 @@ fn main(
                 let b = pool[first + 16u * PITCH];
                 let c = pool[first + 32u * PITCH];
                 let e = pool[first + 48u * PITCH];
-                // By element of the head dim.
+                // Transposes four keys: one vector per element of the head dimension.
                 let keys = Four(
                     vec4<f32>(a.x, b.x, c.x, e.x),
                     vec4<f32>(a.y, b.y, c.y, e.y),
@@ -130,7 +132,7 @@ fn main(
             }
         }
 
-        // The scores. The values come meanwhile.
+        // Masked scores. The loads of the values overlap with this arithmetic.
         step += 1u;
         var next_v = value_part(place, key0 + i32(v_line), v_column);
         let on_edge = key0 < place.seen.x || key0 + i32(KEYS) > place.seen.y;
@@ -158,11 +160,12 @@ fn main(
             }
         }
 
-        // The weights.
+        // The softmax weights.
         let own_weights = four_weights(scores, centers(top), guarded);
         weights += sums_of(own_weights);
 
-        // The weighted values: weights of 16 keys at a time, values of PART.
+        // Weights times values: 16 keys of the weights and PART keys of the values are staged per
+        // iteration.
         for (var done = 0u; done < KEYS; done += PART) {
             part += 1u;
             workgroupBarrier();
@@ -193,7 +196,7 @@ fn main(
         }
     }
 
-    // The weights that the invocations of a row counted, together.
+    // Adds the sums of the weights over the threads of a row.
     workgroupBarrier();
     gathered[meeting + tx] = bitcast<vec4<i32>>(weights);
     workgroupBarrier();

@@ -1,8 +1,9 @@
-// y = the results of the ranges of keys that attention_decode.wgsl left, put together.
+// Split-KV reduction: y = the combined partial results of attention_decode.wgsl.
 //
-// A workgroup takes 64 words of a row: flat group row * blocks + block, rows in the order of the
-// ranges' results. The factor of each range, of which there are at most 256, is made once; then four
-// invocations share a word, each with every fourth range, four of which it loads at once.
+// A workgroup computes 64 words of a row. The flat group is row * blocks + block. Rows have the
+// same order as the partial results. There are at most 256 key ranges, and their scale factors are
+// computed once per workgroup. Four threads then share a word. Each reads every fourth range, with
+// four loads in flight.
 // uses prelude.wgsl: flat_group, float_bits, lanes, word_of
 
 struct Params {
@@ -31,16 +32,18 @@ struct Params {
 @group(0) @binding(3) var<storage, read> lens: array<u32>;
 @group(0) @binding(4) var<storage, read_write> y: array<u32>;
 
-// The dtype of y; F16 and BF16 with an even `value_dim` only.
+// Dtype of y. F16 and BF16 require an even `value_dim`.
 override OUT: u32 = 0u;
 
-// Two columns and the weights.
+// Partial sums of two columns and of the softmax weights.
 var<workgroup> parts: array<vec4<f32>, 256>;
-// The factor of each range, below 0 where its keys were not seen, and its weights by that.
+// Scale factor of each key range, and its sum of weights times that factor. A negative factor marks
+// a fully masked range.
 var<workgroup> factors: array<vec2<f32>, 256>;
 var<workgroup> top: atomic<i32>;
 
-// A range's share of the sum, where `place` is of one. Ranges that were not seen hold anything.
+// Scaled contribution of a key range, or 0 if `place` is not below `count`. Partial results of
+// fully masked ranges are uninitialized.
 fn share(place: u32, count: u32, at: u32) -> vec4<f32> {
     let split = min(place, count - 1u);
     let x = bitcast<f32>(sums[at + split * p.value_dim]);

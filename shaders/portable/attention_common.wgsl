@@ -1,7 +1,8 @@
-// Operands and scores of attention: what the kernel of many queries and that of few share.
+// Operands and scores of attention, shared by the kernels for many and for few queries.
 //
-// Query heads that read the same key head are taken together: row r of a key head is query r / group
-// of query head head * group + r % group. Strides are in elements and may be those of any view.
+// The query heads of one KV head form a group and are processed together as rows (grouped-query
+// attention). Row r of a KV head is query r / group of query head head * group + r % group. Strides
+// are in elements and may belong to any view.
 // uses prelude.wgsl: bits_of, float_of, lane_of, word_of
 // uses scalar/hyperbolic.wgsl: f_tanh
 
@@ -54,19 +55,20 @@ struct Params {
 @group(0) @binding(4) var<storage, read> mask: array<u32>;
 @group(0) @binding(5) var<storage, read> lens: array<u32>;
 
-// The dtype of q, k, v and of a bias.
+// Dtype of q, k, v and of a bias.
 override DTYPE: u32 = 0u;
-// 0: no mask operand; 1: keep; 2: bias.
+// Mask operand: 0: none; 1: boolean keep mask; 2: additive bias.
 override MASK: u32 = 0u;
-// 1: softcap.
+// 1: applies a softcap to the scores.
 override CAPPED: u32 = 0u;
 
-// What is left of `size` from `at` on.
+// Number of elements from index `at` to the end of `size`.
 fn left_of(size: u32, at: u32) -> u32 {
     return size - min(size, at);
 }
 
-// The elements of q, k and v of a batch entry and a head.
+// Offset of the query of a row, in elements. The next two functions do the same for keys and
+// values.
 fn q_start(batch: u32, head: u32, row: u32) -> u32 {
     let query_head = head * p.group + row % p.group;
     return p.q_offset + batch * p.q_batch + query_head * p.q_head + row / p.group * p.q_seq;
@@ -80,7 +82,7 @@ fn v_start(batch: u32, head: u32) -> u32 {
     return p.v_offset + batch * p.v_batch + head * p.v_head;
 }
 
-// The score of a row and a key as an ordered integer, given the product of the query and the key.
+// Masked score of a row and a key as an order-preserving integer, computed from q dot k.
 fn score(product: f32, batch: u32, head: u32, row: u32, key: i32, seen: vec2<i32>) -> i32 {
     if (key < seen.x || key >= seen.y) {
         return UNSEEN;
@@ -108,7 +110,7 @@ fn score(product: f32, batch: u32, head: u32, row: u32, key: i32, seen: vec2<i32
     return key_of(s);
 }
 
-// A vector for each of four rows.
+// One vector for each of four rows.
 struct Four {
     a: vec4<f32>,
     b: vec4<f32>,
@@ -116,8 +118,8 @@ struct Four {
     d: vec4<f32>,
 }
 
-// Adds a value with the weight of each row. A row takes nothing of a value that it does not see,
-// which may be NaN.
+// Adds a value times the weight of each row. Rows that do not attend to the value skip it, because
+// it may be NaN.
 fn add_seen(sum: Four, weights: vec4<f32>, value: vec4<f32>) -> Four {
     let seen = bitcast<vec4<u32>>(weights) != vec4<u32>(0x80000000u);
     return Four(

@@ -1,11 +1,14 @@
-// Attention of few queries over many keys: the keys are split over workgroups.
+// Split-KV decode attention (flash decoding): few queries, with the keys split over workgroups.
 //
-// A workgroup takes ROWS rows of one batch entry and key head (rows: see attention_common.wgsl), one
-// range of `split_keys` keys and up to 4 COLS columns of the values, and walks its keys 64 at a time.
-// For the products, 8 invocations share a key; for the values, COLS invocations share one, each with 4
-// columns. Where there is one range, y is the result. Else y is F32 `[row, range, column]`, the sums
-// of this range, and `stats` `[row, range, 2]` their maximum (an ordered integer) and the sum of the
-// weights (an F32); attention_combine.wgsl adds them up. Ranges that no row sees are left as they are.
+// A workgroup processes ROWS rows of one batch entry and KV head, one range of `split_keys` keys,
+// and up to 4 COLS columns of the values. attention_common.wgsl defines rows. It iterates over its
+// keys, 64 per step. For q k^T, 8 threads share a key. For the values, COLS threads share a key,
+// with 4 columns each.
+//
+// With one range, y is the result. With several ranges, y is F32 `[row, range, column]`, the
+// unnormalized sums of each range. `stats` `[row, range, 2]` then stores the maximum score, an
+// ordered integer, and the F32 sum of the weights. attention_combine.wgsl combines them. Results of
+// ranges that no row attends to stay uninitialized.
 //
 // The flat group is ((tile * slices + slice) * splits + split) * heads + head.
 // uses attention_common.wgsl: Four, add_seen, k_start, left_of, p, q_start, scale_rows, score, v_start
@@ -14,7 +17,7 @@
 // uses attention_vec2.wgsl or attention_vec4.wgsl or attention_words.wgsl: k_four, q_four, v_four
 // uses prelude.wgsl: flat_group
 
-// Sums of products of one invocation by (row, key); the pitch keeps invocations off each other's banks.
+// Row pitch of the partial dot products by (row, key), padded against bank conflicts.
 fn pitch() -> u32 {
     return 32u * ROWS + 4u;
 }
@@ -22,7 +25,7 @@ fn pitch() -> u32 {
 var<workgroup> queries: array<vec4<f32>, 256>;
 var<workgroup> scratch: array<f32, 2080>;
 
-// The products of four rows with a piece of a key, the rows from `first` on.
+// Partial dot products of four rows, from row `first`, with four elements of a key.
 fn products(first: u32, vectors: u32, at: u32, x: vec4<f32>) -> vec4<f32> {
     var out = vec4<f32>();
     out.x = dot(queries[first * vectors + at], x);
@@ -36,7 +39,7 @@ fn products(first: u32, vectors: u32, at: u32, x: vec4<f32>) -> vec4<f32> {
     return out;
 }
 
-// Leaves the sums of four rows for the invocations that add them up.
+// Stores the partial sums of four rows in shared memory for the reduction.
 fn leave(first: u32, local: u32, x: vec4<f32>) {
     let at = local % 8u * pitch() + first * 32u + local / 8u;
     scratch[at] = x.x;
@@ -49,7 +52,7 @@ fn leave(first: u32, local: u32, x: vec4<f32>) {
     }
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -93,7 +96,8 @@ fn main(
     }
     workgroupBarrier();
 
-    // What this invocation does: the score of a row and a key of 32, a column and a subset of the keys.
+    // Thread mapping: in the score phase, one row and one of 32 keys; in the value phase, four
+    // columns and one subset of the keys.
     let own_row = local / 32u;
     let has_row = own_row < ROWS && first_row + own_row < rows;
     let own_seen = seen_by((first_row + own_row) / p.group, n);
@@ -176,7 +180,7 @@ fn main(
         workgroupBarrier();
     }
 
-    // The subsets of the keys together, row by row.
+    // Reduces the key subsets, row by row.
     for (var r = 0u; r < ROWS; r += 1u) {
         let is_high = r >= 4u;
         let own_sum = select(pick(low, r), pick(high, r - 4u), is_high);

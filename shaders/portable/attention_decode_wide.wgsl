@@ -1,10 +1,10 @@
-// Attention of few queries over many keys: attention_decode.wgsl for F16 and BF16 whose rows are whole
-// 16 bytes, with at most 128 elements of the head dim and of a value.
+// Split-KV decode attention with 16-byte loads, for F16 and BF16. Rows must be multiples of 16
+// bytes, and head and value dimensions at most 128.
 //
-// What a workgroup takes and leaves is as there. It walks its keys 64 at a time. Four invocations share a
-// key, each with every fourth 16 bytes of it, 8 elements; COLS invocations share a value, 8 columns each.
-// All that an invocation needs of a step it loads at once: the values before the products, the keys of
-// the next step before the scores.
+// Work split and results are the same as in attention_decode.wgsl. A workgroup iterates over its
+// keys, 64 per step. Four threads share a key, and each reads every fourth 16-byte chunk of 8
+// elements. COLS threads share a value row, 8 columns each. A thread issues all loads of a step
+// together: the values before q k^T, and the keys of the next step before the scores.
 // uses attention_common.wgsl: Four, add_seen, k_start, left_of, p, q_start, scale_rows, score, v_start
 // uses attention_few.wgsl: COLS, ROWS, SPLIT, pick, rescales, stats, tops, tops_of, weights_of
 // uses attention_halves.wgsl: halves
@@ -12,19 +12,19 @@
 // uses attention_vec8.wgsl: k, q, v
 // uses prelude.wgsl: flat_group
 
-// 16 bytes of a key for each of four invocations: up to 4 times.
+// 16-byte chunks of a key per thread, at most 4. Four threads share a key.
 override PARTS: u32 = 4u;
 
 const SUBSETS: u32 = 256u / COLS;
-// Times that the invocations bring values for 64 keys.
+// Iterations that load the values of 64 keys.
 const TURNS: u32 = COLS / 4u;
-// Vectors of a query.
+// Vectors of four elements in a query.
 const VECTORS: u32 = 8u * PARTS;
-// Sums of products by (row, key); the pitch keeps invocations off each other's banks.
+// Row pitch of the partial dot products by (row, key), padded against bank conflicts.
 const PITCH: u32 = 64u * ROWS + 8u;
 
 var<workgroup> queries: array<vec4<f32>, ROWS * VECTORS>;
-// Sums of products of one invocation: up to 4 PITCH; later 8 columns of each.
+// Partial dot products, up to 4 PITCH floats; later the partial sums of 8 columns per thread.
 var<workgroup> scratch: array<f32, 2080>;
 var<workgroup> totals: array<f32, 64>;
 
@@ -56,7 +56,7 @@ fn product(row: u32, part: u32, x: Eight) -> f32 {
     return dot(queries[at], x.low) + dot(queries[at + 1u], x.high);
 }
 
-// The products of four rows with a piece of a key, the rows from `first` on.
+// Partial dot products of four rows, from row `first`, with a 16-byte chunk of a key.
 fn products(first: u32, part: u32, x: Eight) -> vec4<f32> {
     var out = vec4<f32>();
     out.x = product(first, part, x);
@@ -70,7 +70,7 @@ fn products(first: u32, part: u32, x: Eight) -> vec4<f32> {
     return out;
 }
 
-// Leaves the sums of four rows for the invocations that add them up.
+// Stores the partial sums of four rows in shared memory for the reduction.
 fn leave(first: u32, local: u32, x: vec4<f32>) {
     let at = local % 4u * PITCH + first * 64u + local / 4u;
     scratch[at] = x.x;
@@ -87,7 +87,7 @@ fn sum_at(pair: u32) -> f32 {
     return (scratch[pair] + scratch[PITCH + pair]) + (scratch[2u * PITCH + pair] + scratch[3u * PITCH + pair]);
 }
 
-// Sums of eight columns and of the weights, for four rows.
+// Accumulators of eight columns and of the softmax weights, for four rows.
 struct Sums {
     low: Four,
     high: Four,
@@ -118,7 +118,7 @@ fn added(sums: Sums, key: u32, first: u32, x: Eight) -> Sums {
     );
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -145,7 +145,7 @@ fn main(
         return;
     }
 
-    // The key and the part of it, the columns and the first key of the values.
+    // The key and its chunk for q k^T, then the columns and the first key for the values.
     let lane = local % 4u;
     let own_key = i32(local / 4u);
     let column = local % COLS * 8u;
@@ -200,7 +200,7 @@ fn main(
             v3 = value_words(v_at, value + 3 * turn, end, column);
         }
 
-        // The products, and the keys of the next step.
+        // q k^T, and the loads of the keys of the next step.
         let x0 = eight_of(k0);
         let x1 = eight_of(k1);
         let x2 = eight_of(k2);
@@ -231,7 +231,7 @@ fn main(
         }
         workgroupBarrier();
 
-        // The scores and the maxima: invocations take pairs of a row and a key.
+        // Scores and row maxima: each thread handles pairs of a row and a key.
         var own = vec2<i32>(UNSEEN);
         for (var round = 0u; round < (ROWS + 3u) / 4u; round += 1u) {
             let r = round * 4u + local / 64u;
@@ -247,7 +247,7 @@ fn main(
         }
         workgroupBarrier();
 
-        // The weights; what was summed under another maximum is rescaled.
+        // Softmax weights. Sums of earlier keys are rescaled to the new maximum.
         for (var round = 0u; round < (ROWS + 3u) / 4u; round += 1u) {
             let r = round * 4u + local / 64u;
             if (r < ROWS) {
@@ -261,7 +261,7 @@ fn main(
         }
         workgroupBarrier();
 
-        // The weighted values.
+        // Weights times values.
         let y0 = eight_of(v0);
         low = added(low, subset, 0u, y0);
         if (ROWS > 4u) {
@@ -287,7 +287,7 @@ fn main(
     }
     workgroupBarrier();
 
-    // The subsets of the keys together, row by row: by column of an invocation, then by invocation.
+    // Reduces the key subsets row by row: first the columns of a thread, then across threads.
     for (var r = 0u; r < ROWS; r += 1u) {
         let is_high = r >= 4u;
         let a = select(pick(low.low, r), pick(high.low, r - 4u), is_high);

@@ -1,10 +1,10 @@
-// Eight neighbouring invocations that share a key: the sum of what each has of the product, known to all of them where
-// clusters are that large.
+// Sum of the partial dot products of eight adjacent threads that share a key. All eight threads
+// receive the sum if clusters have at least eight threads.
 // uses cluster.wgsl: CLUSTER, shuffle_xor
 
 const SHARES_PRODUCTS: bool = CLUSTER >= 8u;
 
-// As a tree: scores are exponents, in which the roundings of a longer chain would show.
+// Tree summation: scores are exponents, so the rounding error of a sequential sum would be visible.
 fn sum_of_eight(own: f32) -> f32 {
     var sum = own;
     for (var mask = 4u; mask > 0u; mask /= 2u) {

@@ -1,21 +1,21 @@
-// What the kernels of few queries share: constants, where maxima and weights meet, what is known of a
-// range of keys.
+// Shared code of decode attention with few queries: constants, shared memory for maxima and
+// weights, and the setup of a key range.
 // uses attention_common.wgsl: Four
 // uses prelude.wgsl: as_float
 
 @group(0) @binding(7) var<storage, read_write> stats: array<u32>;
 
-// Rows of a workgroup: 1, 2, 4 or 8.
+// Rows per workgroup: 1, 2, 4 or 8.
 override ROWS: u32 = 8u;
-// Invocations that share a key of the values: 4 to 256, a power of two.
+// Threads that share a key in the value phase: a power of two from 4 to 256.
 override COLS: u32 = 32u;
-// 1: y is of one range of many.
+// 1: y receives the partial result of one of several key ranges.
 override SPLIT: u32 = 0u;
 
 var<workgroup> weights: array<f32, 512>;
 var<workgroup> tops: array<atomic<i32>, 8>;
 
-// The maxima of four rows.
+// Loads the maximum scores of four rows.
 fn tops_of(first: u32) -> vec4<i32> {
     var out = vec4<i32>(UNSEEN);
     out.x = atomicLoad(&tops[first]);
@@ -34,7 +34,7 @@ fn rescales(before: vec4<i32>, now: vec4<i32>) -> vec4<f32> {
     );
 }
 
-// The weights of four rows for a key of the 64.
+// Loads the softmax weights of four rows for one of the 64 keys.
 fn weights_of(key: u32, first: u32) -> vec4<f32> {
     let at = key * ROWS + first;
     var out = vec4<f32>(as_float(0x80000000u));

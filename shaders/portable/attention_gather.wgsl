@@ -1,6 +1,8 @@
-// y = the results of the ranges of keys that attention_one.wgsl left, put together; ranges in which no key is
-// seen are marked UNSEEN. A workgroup takes the row of one batch entry and query head: an invocation four of its
-// elements in every PARTS-th range, then a word of it.
+// Split-KV reduction: y = the combined partial results of attention_one.wgsl. Fully masked key
+// ranges are marked UNSEEN.
+//
+// A workgroup computes the row of one batch entry and query head. A thread sums four elements over
+// every PARTS-th range, then reduces one word over the threads.
 // uses attention_order.wgsl: UNSEEN, center_of, normalized, rescale
 // uses prelude.wgsl: flat_group, float_bits, lanes, word_of
 
@@ -16,7 +18,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> stats: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<u32>;
 
-// The dtype of y; F16 and BF16 with an even VALUE only.
+// Dtype of y. F16 and BF16 require an even VALUE.
 override OUT: u32 = 0u;
 // Elements of a row: a power of two from 32 to 128.
 override VALUE: u32 = 64u;
@@ -29,7 +31,7 @@ const QUADS: u32 = VALUE / 4u;
 const PARTS: u32 = 256u / QUADS;
 const TURNS: u32 = max(MOST_SPLITS / PARTS, 1u);
 
-// The greatest score of each range; what its sums are taken times, and what its weights come to.
+// Maximum score of each key range, then its scale factor and its scaled sum of weights.
 var<workgroup> tops: array<i32, MOST_SPLITS>;
 var<workgroup> factors: array<f32, MOST_SPLITS>;
 var<workgroup> totals: array<f32, MOST_SPLITS>;
@@ -50,7 +52,7 @@ fn main(
     if local < p.splits {
         own = stats[first + local];
     }
-    // Of ranges without keys this is anything.
+    // Uninitialized for fully masked ranges, so the loaded values are discarded below.
     var values: array<vec4<f32>, TURNS>;
     for (var i = 0u; i < TURNS; i += 1u) {
         let split = min(i * PARTS + local / QUADS, max(p.splits, 1u) - 1u);

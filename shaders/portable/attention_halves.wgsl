@@ -1,4 +1,4 @@
-// Four elements of two whole words of F16 or BF16: shared by the attention kernels, which declare DTYPE.
+// Unpacks two words of F16 or BF16 to four floats. The including attention kernel declares DTYPE.
 // uses attention_common.wgsl or rope_turn.wgsl: DTYPE
 // uses prelude.wgsl: F16, F32
 fn halves(a: u32, b: u32) -> vec4<f32> {
@@ -9,7 +9,8 @@ fn halves(a: u32, b: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(words);
 }
 
-// Four of the elements of 16 bytes: the first ones, or the last ones of 16-bit elements.
+// Unpacks four elements of a 16-byte chunk. `part` selects the first or the last four 16-bit
+// elements.
 fn four(chunk: vec4<u32>, part: u32) -> vec4<f32> {
     if DTYPE == F32 {
         return bitcast<vec4<f32>>(chunk);

@@ -1,7 +1,8 @@
-// y = the parts of keys that attention on cooperative matrices took apart (attention_parts.glsl), put together. Of each part a row has
-// what its keys alone give, its center, and the sum of its weights: powers of two, or of e, of scores less the center.
+// Split-KV reduction for cooperative-matrix attention: y = the combined partial results of
+// attention_parts.glsl. For each row and key range there is a normalized result, a reference score
+// and a sum of weights. A weight is 2 or e to the power of score minus reference score.
 //
-// Rows of a tile lie together, part by part. An invocation has four elements of a row.
+// The rows of a tile are contiguous, range by range. A thread computes four elements of a row.
 // uses prelude.wgsl: F16, flat_group, float_bits
 
 struct Params {
@@ -23,9 +24,9 @@ struct Params {
 @group(0) @binding(2) var<storage, read> stats: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read_write> y: array<vec2<u32>>;
 
-// The dtype of y, F32 or F16.
+// Dtype of y: F32 or F16.
 override OUT: u32 = 0u;
-// 1: centers are those of powers of e.
+// 1: weights are powers of e; 0: powers of two.
 override NATURAL: u32 = 0u;
 
 const LOG2_E: f32 = 1.44269504;
@@ -59,7 +60,7 @@ fn main(
         let about = stats[at];
         let below = select(about.x - top, (about.x - top) * LOG2_E, NATURAL == 1u);
         let weight = about.y * exp2(below);
-        // Of keys that are not seen.
+        // A key range without visible keys has sum 0 and undefined values.
         if about.y != 0.0 {
             sum += weight * sums[at * p.quads + quad];
             total += weight;

@@ -1,25 +1,27 @@
-// Attention of very many queries: attention.wgsl with 128 rows and 64 columns of the values for each workgroup
-// of 128 invocations, whose tiles are larger: each vector from shared memory is used more often.
+// FlashAttention with tiles of 128 rows and 64 value columns: attention.wgsl for very many queries.
+// A workgroup has 128 threads. Larger tiles reuse each vector from shared memory more often.
 //
-// Invocation (ty, tx) of 16 x 8 holds, of the rows ty + 16 i with i < 8, the scores of the keys 4 tx + (0 .. 4) and
-// 32 + 4 tx + (0 .. 4), and those columns of the result. Halves of rows are `low` and `high`, of keys and columns
-// 0 and 1. Steps, parts and their order are as there.
+// Thread (ty, tx) of 16 x 8 owns the rows ty + 16 i with i < 8. For these it computes the scores of
+// the keys 4 tx + (0 .. 4) and 32 + 4 tx + (0 .. 4), and the same result columns. `low` and `high`
+// name the two halves of its rows; the indices 0 and 1 name the halves of its keys and columns. The
+// algorithm is that of attention.wgsl.
 // uses attention_common.wgsl: Four, MASK, p, scale_rows
 // uses attention_rows.wgsl: Place, add_product, add_seen_products, centers, far, four_scores, four_weights, greatest_of, is_finite, key_part, leave, limits_of, meet, place_of, put_rows, query_part, rescales, special, sums_of, total, value_part
 // uses prelude.wgsl: flat_group
 
 const ROWS: u32 = 8u;
 const KEYS: u32 = 64u;
-// Row pitch of shared tiles: 4 vectors and one that keeps invocations off each other's banks.
+// Row pitch of shared tiles: 4 vectors and one of padding against bank conflicts.
 const PITCH: u32 = 5u;
-// Queries or weights, then keys or values.
+// Length of a shared tile of queries or softmax weights; keys or values follow it.
 const LINES: u32 = 16u * ROWS * PITCH;
 const POOL: u32 = LINES + KEYS * PITCH;
-// From the low rows of the pool to the high ones.
+// Offset from the low rows of the shared pool to the high rows.
 const HIGH: u32 = 64u * PITCH;
-// Keys of the values that are brought at once.
+// Keys per staged tile of values.
 const PART: u32 = 16u;
-// The pitch of the numbers of rows by (ty, tx), the invocations of a row, and the numbers of four rows.
+// Row pitch of the per-thread row statistics at (ty, tx), the number of threads of a row, and the
+// length of the statistics of four rows.
 const MEET: u32 = 9u;
 const ACROSS: u32 = 8u;
 const FOURS: u32 = 16u * MEET;
@@ -27,12 +29,12 @@ const FOURS: u32 = 16u * MEET;
 var<workgroup> pool: array<vec4<f32>, POOL>;
 var<workgroup> gathered: array<vec4<i32>, 2u * FOURS>;
 
-// Four rows of the pool, 16 apart.
+// Loads four rows of the shared pool, 16 rows apart.
 fn rows_at(at: u32) -> Four {
     return Four(pool[at], pool[at + 16u * PITCH], pool[at + 32u * PITCH], pool[at + 48u * PITCH]);
 }
 
-// Four keys of the pool by element of the head dim.
+// Loads four keys of the shared pool, transposed: one vector per element of the head dimension.
 fn keys_at(at: u32) -> Four {
     let k = rows_at(at);
     return Four(
@@ -43,7 +45,7 @@ fn keys_at(at: u32) -> Four {
     );
 }
 
-// Vectors of four values of the pool.
+// Loads vectors of four values from the shared pool.
 fn values_at(at: u32) -> Four {
     return Four(pool[at], pool[at + 16u], pool[at + 32u], pool[at + 48u]);
 }
@@ -62,7 +64,7 @@ fn put_halves(place: Place, row: u32, column: u32, sum0: Four, sum1: Four, weigh
     put_rows(place, row, column + 32u, sum1, weights, top);
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(128)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -77,8 +79,9 @@ fn main(
     let ty = local / 8u;
     let place = place_of(flat);
 
-    // The pieces that this invocation brings: of the queries `line` and 32, 64, 96 below it, of the keys `line` and
-    // 32 below, which lie where those that one invocation multiplies are 16 apart.
+    // The 16-byte pieces that this thread loads: query rows `line`, `line` + 32, + 64 and + 96, and
+    // keys `line` and `line` + 32. The shared tile is permuted so that the keys of one thread are
+    // 16 apart.
     let piece = local % 4u;
     let line = local / 4u;
     let q_row = place.first_row + line;
@@ -107,7 +110,7 @@ fn main(
     var step = 0u;
 
     for (var key0 = place.begin; key0 < place.end; key0 += i32(KEYS)) {
-        // The products, 16 elements of the head dim at a time.
+        // q k^T, 16 elements of the head dimension per iteration.
         var a0 = Four();
         var a1 = Four();
         var b0 = Four();
@@ -149,7 +152,7 @@ fn main(
             }
         }
 
-        // The scores. The values come meanwhile.
+        // Masked scores. The loads of the values overlap with this arithmetic.
         step += 1u;
         var next_v = value_part(place, key0 + i32(v_line), v_column);
         var next_v2 = value_part(place, key0 + i32(v_line + 8u), v_column);
@@ -183,7 +186,7 @@ fn main(
             high1 = scale_rows(high1, high_by);
         }
 
-        // The weights.
+        // The softmax weights.
         let low_centers = centers(low_top);
         let low_part0 = four_weights(low_scores0, low_centers, guarded);
         let low_part1 = four_weights(low_scores1, low_centers, guarded);
@@ -193,7 +196,7 @@ fn main(
         let high_part1 = four_weights(high_scores1, high_centers, guarded);
         high_weights += sums_of(high_part0) + sums_of(high_part1);
 
-        // The weighted values, 16 keys at a time.
+        // Weights times values, 16 keys per iteration.
         for (var done = 0u; done < KEYS; done += PART) {
             part += 1u;
             workgroupBarrier();
@@ -243,7 +246,7 @@ fn main(
         }
     }
 
-    // The weights that the invocations of a row counted, together.
+    // Adds the sums of the weights over the threads of a row.
     workgroupBarrier();
     gathered[meeting + tx] = bitcast<vec4<i32>>(low_weights);
     gathered[FOURS + meeting + tx] = bitcast<vec4<i32>>(high_weights);

@@ -1,12 +1,16 @@
-// Attention of one query a batch entry, without a mask operand: few instructions, all loads of a step at once.
+// Single-query attention without a mask operand. The kernel minimizes instructions and issues all
+// loads of a step together.
 //
-// A workgroup takes ROWS query heads of one key head and batch entry, 256 invocations each, which find keys and
-// values of each other in the nearest cache, and one range of `split_keys` keys, 128 at a time.
-// Of the keys, 8 invocations share one; of the values, VALUE_CHUNKS, each with 16 bytes. Rows are whole
-// chunks of 16 bytes. Where there is one range, y is the result; else y and `stats` are as
-// attention_decode.wgsl leaves them, but that a range without a key that is seen is marked UNSEEN.
+// A workgroup computes ROWS query heads of one KV head and batch entry, with 256 threads per query
+// head. The query heads then share cached keys and values. The workgroup processes one range of
+// `split_keys` keys, 128 per step. 8 threads share a key. VALUE_CHUNKS threads share a value row,
+// one 16-byte chunk each. Rows are multiples of 16 bytes.
 //
-// The flat group is (split * batch + batch entry) * (query heads / ROWS) + those heads.
+// With one key range, y is the result. Otherwise y and `stats` have the layout of
+// attention_decode.wgsl, and fully masked ranges are marked UNSEEN.
+//
+// The flat group is (split * batch + batch entry) * (query heads / ROWS) + index of the query
+// heads.
 // uses attention_common.wgsl: DTYPE, k_start, p, v_start
 // uses attention_halves.wgsl: four
 // uses prelude.wgsl: F32, flat_group, float_bits, lanes, word_of
@@ -17,16 +21,17 @@
 @group(0) @binding(6) var<storage, read_write> y: array<u32>;
 @group(0) @binding(7) var<storage, read_write> stats: array<u32>;
 
-// The dtype of y.
+// Dtype of y.
 override OUT: u32 = 0u;
-// 1: y is of one range of many.
+// 1: y receives the partial result of one of several key ranges.
 override SPLIT: u32 = 0u;
-// Elements of a head: of queries and keys, and of values.
+// Elements of a head of queries and keys, and of a head of values.
 override HEAD: u32 = 64u;
 override VALUE: u32 = 64u;
-// Query heads of a workgroup, which divide those of a key head.
+// Query heads per workgroup: a divisor of the query heads per KV head.
 override ROWS: u32 = 1u;
-// p.group and p.kv_heads: divisions by what compilers do not know take long.
+// Copies of p.group and p.kv_heads as constants: divisions by values unknown to the compiler are
+// slow.
 override GROUP: u32 = 1u;
 override KEY_HEADS: u32 = 1u;
 
@@ -34,7 +39,7 @@ const INVOCATIONS: u32 = 256u * ROWS;
 const HEADS: u32 = KEY_HEADS * GROUP;
 const TILES: u32 = HEADS / ROWS;
 const BLOCK: u32 = 128u;
-// Elements of a chunk, and vectors of four.
+// Elements of a 16-byte chunk, and vectors of four in it.
 const EACH: u32 = select(8u, 4u, DTYPE == F32);
 const PARTS: u32 = EACH / 4u;
 const KEY_TURNS: u32 = HEAD / EACH / 8u;
@@ -42,8 +47,8 @@ const VALUE_CHUNKS: u32 = VALUE / EACH;
 const SUBSETS: u32 = 256u / VALUE_CHUNKS;
 const VALUE_TURNS: u32 = BLOCK / SUBSETS;
 
-// The parts of the products of each key, 9 apart so that neighbours meet in no bank; in the end the sums of the
-// subsets.
+// Partial dot products of each key, padded to a stride of 9 against bank conflicts. Later the same
+// memory holds the sums of the key subsets.
 const PRODUCT_ROW: u32 = max(BLOCK * 9u, 256u * EACH);
 
 var<workgroup> query: array<vec4<f32>, ROWS * HEAD / 4u>;
@@ -52,7 +57,7 @@ var<workgroup> weights: array<f32, ROWS * BLOCK>;
 var<workgroup> totals: array<f32, ROWS * SUBSETS>;
 var<workgroup> greatest: array<atomic<i32>, ROWS>;
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(INVOCATIONS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -113,7 +118,7 @@ fn main(
             }
             products[own_row * PRODUCT_ROW + key * 9u + local % 8u] = product;
         }
-        // The values are under way while keys are weighed.
+        // The loads of the values overlap with the softmax.
         var chunks: array<vec4<u32>, VALUE_TURNS>;
         for (var turn = 0u; turn < VALUE_TURNS; turn += 1u) {
             chunks[turn] = v[v_at + min(u32(key0) + turn * SUBSETS + subset, last) * (p.v_seq / EACH)];
@@ -121,7 +126,8 @@ fn main(
         workgroupBarrier();
         var score = UNSEEN;
         if local < BLOCK && key0 + i32(local) < end {
-            // As a tree: scores are exponents, in which the roundings of a longer chain would show.
+            // Tree summation: scores are exponents, so the rounding error of a sequential sum would
+            // be visible.
             let at = own_row * PRODUCT_ROW + local * 9u;
             let low = vec4<f32>(products[at], products[at + 1u], products[at + 2u], products[at + 3u]);
             let high = vec4<f32>(products[at + 4u], products[at + 5u], products[at + 6u], products[at + 7u]);
@@ -155,7 +161,7 @@ fn main(
         }
     }
 
-    // The subsets together, a column an invocation.
+    // Reduces the key subsets, one column per thread.
     for (var n = 0u; n < EACH; n += 1u) {
         products[own_row * PRODUCT_ROW + subset * VALUE + local % VALUE_CHUNKS * EACH + n] = own[n / 4u][n % 4u];
     }

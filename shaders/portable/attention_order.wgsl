@@ -1,9 +1,9 @@
-// Scores in order as integers, and what their maxima make of weights and sums: shared by the attention
-// kernels.
+// Scores as order-preserving integers, and the softmax weights and scale factors that follow from
+// their maximum. Shared by the attention kernels.
 // uses prelude.wgsl: as_float, is_nan, nan, order
 
-// Scores and their maxima are floats as ordered integers (`order`); this is below all of them: a key
-// that the query does not see.
+// Score of a masked key. Scores and maxima are floats as ordered integers (`order`); this value is
+// below all of them.
 const UNSEEN: i32 = -2147483648;
 const MINUS_INF: i32 = -2139095041;
 const PLUS_INF: i32 = 0x7f800000;
@@ -13,7 +13,7 @@ fn float_at(key: i32) -> f32 {
     return bitcast<f32>(select(key, key ^ 0x7fffffff, key < 0));
 }
 
-// `order`, with every NaN above infinity.
+// Ordered integer of a float: `order`, with every NaN above infinity.
 fn key_of(x: f32) -> i32 {
     return select(order(x), 0x7fc00000, is_nan(x));
 }
@@ -25,26 +25,27 @@ fn keys_in_order(x: vec4<f32>) -> vec4<i32> {
     return select(ordered, vec4<i32>(0x7fc00000), size > vec4<i32>(0x7f800000));
 }
 
-// What is taken off the scores before the exponential, given their maximum.
+// Value that is subtracted from the scores before the exponential, computed from their maximum.
 fn center_of(top: i32) -> f32 {
     return select(float_at(top), 0.0, top <= MINUS_INF);
 }
 
-// exp(score - center); -0 for a key that is not seen, which no exponential gives.
+// exp(score - center). Returns -0 for a masked key, which no exponential yields.
 fn weight(key: i32, center: f32) -> f32 {
     if (key == UNSEEN) {
         return as_float(0x80000000u);
     }
-    // Below -104 the result is 0 in f32.
+    // exp(x) rounds to 0 in F32 for x < -104.
     return select(exp(max(float_at(key) - center, -104.0)), 0.0, key == MINUS_INF);
 }
 
-// The factor of what was summed under the maximum `before`, now that the center is another.
+// Scale factor for sums that used the earlier maximum `before`, after a change of the row's center.
 fn rescale(before: i32, center: f32) -> f32 {
     return select(exp(max(float_at(before) - center, -104.0)), 0.0, before <= MINUS_INF);
 }
 
-// The softmax's result: 0 where no score is above -inf, NaN where one is NaN or +inf.
+// Softmax result: sum / weights. It is 0 if no score is above -inf, and NaN if a score is NaN or
+// +inf.
 fn normalized(sum: vec4<f32>, weights: f32, top: i32) -> vec4<f32> {
     if (top <= MINUS_INF) {
         return vec4<f32>();

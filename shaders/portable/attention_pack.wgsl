@@ -1,5 +1,5 @@
-// y = x, from F32 to F16 or BF16: the results of attention whose rows share words. One invocation
-// writes one word.
+// y = x, F32 to F16 or BF16: packs attention results whose rows share words. A thread writes one
+// word.
 // uses prelude.wgsl: flat_group, float_bits
 
 struct Params {

@@ -1,12 +1,13 @@
-// Which keys a query sees: shared by the attention kernels, which declare `p` and `lens`.
+// Key range that a query attends to. Shared by the attention kernels, which declare `p` and `lens`.
 
-// What all invocations of a workgroup have in common, as it is. Browsers want that proven, and get another function in
-// its place (`pipeline.rs` of tercet-wgpu), for which all have to come here.
+// Marks a value that is uniform across the workgroup. Browsers require a proof of uniformity, so
+// `pipeline.rs` of tercet-wgpu replaces this function for them. The replacement contains a barrier:
+// all threads of the workgroup must call it.
 fn uniform_word(x: u32) -> u32 {
     return x;
 }
 
-// The number of keys of a batch entry.
+// Number of keys of a batch entry.
 fn keys_of(batch: u32) -> i32 {
     if (p.has_lens == 0u) {
         return i32(p.keys);
@@ -14,12 +15,13 @@ fn keys_of(batch: u32) -> i32 {
     return clamp(bitcast<i32>(lens[p.lens_offset + batch * p.lens_stride]), 0, i32(p.keys));
 }
 
-// As keys_of, of a batch entry that all invocations of a workgroup have in common.
+// Number of keys of a batch entry that is uniform across the workgroup.
 fn common_keys_of(batch: u32) -> i32 {
     return bitcast<i32>(uniform_word(bitcast<u32>(keys_of(batch))));
 }
 
-// The first key that query `i` sees and the one after the last, before `keep` and `bias`; `n` keys.
+// Half-open range of the keys that query `i` attends to, before `keep` or `bias`; `n` is the number
+// of keys.
 fn seen_by(i: u32, n: i32) -> vec2<i32> {
     if (p.causal == 0u) {
         return vec2<i32>(0, n);

@@ -1,4 +1,4 @@
-// Attention of the key heads that another kernel has left.
+// Attention fallback: computes only the KV heads that the fast kernel flagged in `rest`.
 // uses attention_common.wgsl: p
 
 @group(0) @binding(7) var<storage, read> rest: array<u32>;

@@ -1,5 +1,6 @@
-// Tiles of rows in attention: what the kernels of many queries share. Whoever includes it declares `pool`,
-// `gathered`, ROWS (of an invocation), MEET and ACROSS (invocations of a row).
+// Row tiles of attention, shared by the kernels for many queries. The including kernel declares
+// `pool`, `gathered`, ROWS (rows per thread), MEET (row pitch of `gathered`) and ACROSS (threads of
+// a row).
 // uses attention.wgsl or attention_large.wgsl: ACROSS, PITCH, ROWS, gathered, pool
 // uses attention_common.wgsl: CAPPED, Four, k_start, left_of, p, q_start, score, v_start
 // uses attention_store.wgsl: y_four, y_start
@@ -7,35 +8,36 @@
 // uses prelude.wgsl: as_float, order
 // uses scalar/hyperbolic.wgsl: f_tanh
 
-// What a score may exceed its center by: no weight is above 3000, then.
+// Limit by which a score may exceed its row's center before the center changes. It bounds the
+// softmax weights by exp(8), below 3000.
 const SLACK: f32 = 8.0;
-// Scores are bits of floats; this is that of a pair that is not seen.
+// Score of a masked pair. Scores are the bits of floats.
 const HIDDEN: u32 = 0xffffffffu;
-// The last step, from 1 on, with a score far above its center.
+// Last step, counted from 1, that contains a score more than SLACK above its center.
 var<workgroup> far: atomic<u32>;
-// The last part of values, from 1 on, with one that is not finite.
+// Last tile of values, counted from 1, that contains a non-finite value.
 var<workgroup> special: atomic<u32>;
 
-// Where the workgroup is: all numbers are the same for its invocations.
+// Position of the workgroup. All fields are uniform across its threads.
 struct Place {
     batch: u32,
     head: u32,
     first_row: u32,
     rows: u32,
     keys: i32,
-    // The first elements.
+    // Offsets of the keys and values of the batch entry and head, in elements.
     k_at: u32,
     v_at: u32,
-    // Which of the slices of value columns.
+    // Index of the slice of value columns.
     slice: u32,
-    // The first key that some row sees, and the one after the last.
+    // Half-open range of the keys that at least one row attends to.
     begin: i32,
     end: i32,
-    // The first key that all rows see, and the one after the last.
+    // Half-open range of the keys that all rows attend to.
     seen: vec2<i32>,
 }
 
-// Of a flat group as attention.wgsl has them.
+// Position of a flat group in the order of attention.wgsl.
 fn place_of(flat: u32) -> Place {
     let heads = p.batch * p.kv_heads;
     var place: Place;
@@ -56,12 +58,12 @@ fn place_of(flat: u32) -> Place {
     return place;
 }
 
-// x0 y0 + x1 y1 + x2 y2 + x3 y3 more.
+// Returns sum + x0 y0 + x1 y1 + x2 y2 + x3 y3.
 fn add_product(sum: vec4<f32>, x: vec4<f32>, y: Four) -> vec4<f32> {
     return (((sum + x.x * y.a) + x.y * y.b) + x.z * y.c) + x.w * y.d;
 }
 
-// For four rows of the pool, 16 apart.
+// Applies `add_product` to four rows of the shared pool, 16 rows apart.
 fn add_products(sum: Four, at: u32, y: Four) -> Four {
     var out = sum;
     out.a = add_product(sum.a, pool[at], y);
@@ -75,7 +77,7 @@ fn add_products(sum: Four, at: u32, y: Four) -> Four {
     return out;
 }
 
-// Takes nothing of a value that the row does not see, which may be NaN.
+// Like `add_product`, but skips values that the row does not attend to, because they may be NaN.
 fn add_seen_product(sum: vec4<f32>, x: vec4<f32>, y: Four) -> vec4<f32> {
     let seen = bitcast<vec4<u32>>(x) != vec4<u32>(0x80000000u);
     var out = select(sum, sum + x.x * y.a, seen.x);
@@ -104,7 +106,7 @@ fn add_values(sum: Four, at: u32, y: Four, is_special: bool) -> Four {
     return add_products(sum, at, y);
 }
 
-// Four elements of the head dim of a query, from element d on.
+// Loads four elements of a query from element d of the head dimension.
 fn query_part(place: Place, row: u32, d: u32) -> vec4<f32> {
     if (row >= place.rows) {
         return vec4<f32>();
@@ -120,7 +122,7 @@ fn key_part(place: Place, key: i32, d: u32) -> vec4<f32> {
     return k_four(place.k_at + u32(key) * p.k_seq + d * p.k_dim, p.k_dim, left_of(p.head_dim, d));
 }
 
-// Four columns of a value, from `column` on.
+// Loads four columns of a value, starting at `column`.
 fn value_part(place: Place, key: i32, column: u32) -> vec4<f32> {
     if (key >= place.end) {
         return vec4<f32>();
@@ -137,7 +139,7 @@ fn bits_at(key: i32) -> u32 {
     return select(bitcast<u32>(float_at(key)), HIDDEN, key == UNSEEN);
 }
 
-// The scores of a row and four keys; every pair is seen unless `guarded`.
+// Scores of a row and four keys. If not `guarded`, all pairs are visible and the mask is skipped.
 fn scores_of(products: vec4<f32>, place: Place, row: u32, key: i32, guarded: bool) -> vec4<u32> {
     if (guarded) {
         if (row >= place.rows) {
@@ -163,7 +165,7 @@ fn scores_of(products: vec4<f32>, place: Place, row: u32, key: i32, guarded: boo
     return bitcast<vec4<u32>>(s);
 }
 
-// Scores of four rows.
+// The scores of four rows.
 struct Scores {
     a: vec4<u32>,
     b: vec4<u32>,
@@ -184,7 +186,7 @@ fn four_scores(products: Four, place: Place, row: u32, key: i32, guarded: bool) 
     return out;
 }
 
-// The greatest of four scores in order, every NaN above infinity.
+// Maximum of four scores as an ordered integer, with every NaN above infinity.
 fn greatest(x: vec4<u32>, guarded: bool) -> i32 {
     if (guarded) {
         let keys = select(keys_in_order(bitcast<vec4<f32>>(x)), vec4<i32>(UNSEEN), x == vec4<u32>(HIDDEN));
@@ -209,7 +211,7 @@ fn greatest_of(s: Scores, guarded: bool) -> vec4<i32> {
     return out;
 }
 
-// What scores may reach before their center has to follow.
+// Upper limit for scores. A score above it requires an update of the row's center.
 fn limit_of(top: i32) -> i32 {
     let is_finite = top > MINUS_INF && top < PLUS_INF;
     return select(top, order(float_at(top) + SLACK), is_finite);
@@ -219,7 +221,7 @@ fn limits_of(top: vec4<i32>) -> vec4<i32> {
     return vec4<i32>(limit_of(top.x), limit_of(top.y), limit_of(top.z), limit_of(top.w));
 }
 
-// The greatest numbers that the invocations of a row left.
+// Maximum of the integers that the threads of a row stored in `gathered`.
 fn meet(first: u32) -> vec4<i32> {
     var out = gathered[first];
     for (var t = 1u; t < ACROSS; t += 1u) {
@@ -228,7 +230,7 @@ fn meet(first: u32) -> vec4<i32> {
     return out;
 }
 
-// The sums of the floats that the invocations of a row left.
+// Sum of the floats that the threads of a row stored in `gathered`.
 fn total(first: u32) -> vec4<f32> {
     var out = vec4<f32>();
     for (var t = 0u; t < ACROSS; t += 1u) {
@@ -250,7 +252,7 @@ fn rescales(before: vec4<i32>, center: vec4<f32>) -> vec4<f32> {
     );
 }
 
-// The weights of four keys; below -104 they are 0 in f32.
+// Softmax weights of four keys. exp(x) rounds to 0 in F32 for x < -104.
 fn weights_of(s: vec4<u32>, center: f32, guarded: bool) -> vec4<f32> {
     let w = exp(max(bitcast<vec4<f32>>(s) - center, vec4<f32>(-104.0)));
     if (guarded) {
@@ -280,7 +282,7 @@ fn sums_of(x: Four) -> vec4<f32> {
     return vec4<f32>(sum_of(x.a), sum_of(x.b), sum_of(x.c), sum_of(x.d));
 }
 
-// Writes four rows of weights.
+// Stores the weights of four rows in shared memory.
 fn leave(at: u32, x: Four) {
     pool[at] = x.a;
     if (ROWS > 1u) {

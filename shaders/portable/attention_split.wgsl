@@ -1,14 +1,21 @@
-// Rows of F32 as pairs of F16 for attention on matrices: s x = high + low, high being s x rounded to F16 and low what is
-// left, rounded as well. What is lost is below 2^-23 of x, or 2^-38 of the greatest number with the same scale.
+// Split-F16 conversion of F32 rows for cooperative-matrix attention: s x = high + low. `high` is s
+// x rounded to F16, and `low` is the remainder rounded to F16. The error is below 2^-23 of x, or
+// 2^-38 of the largest magnitude with the same scale.
 //
-// A workgroup takes CHUNK rows of a batch entry and key head (of queries those of query heads that share it: row r is
-// query r / group of head * group + r % group). They have one scale s, the power of two that brings the greatest
-// magnitude to between 2^13 and 2^14. The chunk is written row by row: COLS / 8 words of 16 bytes with high halves, as
-// many with low ones; 0 beyond the operand. Then SCALE_LEN words, of which the first begins with the scale.
+// A workgroup converts CHUNK rows of a batch entry and KV head. For queries, row r is query r /
+// group of query head head * group + r % group. All rows of a chunk share one scale s: the power of
+// two that scales the largest magnitude to between 2^13 and 2^14. Each row is written as COLS / 8
+// 16-byte words of high halves and equally many words of low halves, with zero padding. SCALE_LEN
+// words follow, and the first of them begins with the scale.
 //
-// The scale has all bits set where halves are not as exact as F32: where some number is NaN or infinite, or all numbers
-// of a row or a column are below 2^-14 of the greatest one (2^-28 of bf16) but some are not 0, or more than one of MOST_SMALL is below
-// 2^-17 of it (2^-29) and not 0, or it is beyond 2^40 or below 2^-40.
+// If the split loses precision compared to F32, all bits of the scale are set, and a fallback
+// kernel computes the head in F32. A chunk loses precision in these cases:
+// - an element is NaN or infinite;
+// - a row or column is nonzero, and all its elements are below 2^-14 of the largest (2^-28 for
+//   BF16);
+// - more than 1 / MOST_SMALL of the elements are nonzero and below 2^-17 of the largest (2^-29 for
+//   BF16);
+// - the largest magnitude is above 2^40 or below 2^-40.
 //
 // The flat group is (batch * heads + head) * chunks + chunk.
 // uses prelude.wgsl: flat_group
@@ -35,32 +42,35 @@ struct Params {
 @group(0) @binding(2) var<storage, read> lens: array<u32>;
 @group(0) @binding(3) var<storage, read_write> y: array<vec4<u32>>;
 
-// The dim, and what is missing to fragments.
+// Columns of a row, padded to a multiple of the fragment size.
 override COLS: u32 = 64u;
-// 1: the numbers were bf16, and high halves are all that is written. They hold what a low half would make up for.
+// 1: the input is BF16 and only the high halves are written. F16 halves represent BF16 exactly.
 override PIECES: u32 = 2u;
 
 const THREADS: u32 = 256u;
 const CHUNK: u32 = 32u;
 const SCALE_LEN: u32 = 8u;
 const UNFIT: u32 = 0xffffffffu;
-// How many powers of two rows and columns may be apart, and the greatest magnitude from 1.
+// Maximum difference of the exponents of a row or column and of the largest magnitude. RANGE limits
+// the exponent of the largest magnitude itself.
 fn spread() -> u32 { return select(14u, 28u, PIECES == 1u); }
 const RANGE: u32 = 40u;
-// Numbers below this, once scaled, are small: their low halves lose bits. A chunk may have one in so many.
+// Threshold for scaled numbers whose low halves lose bits. At most
+// 1 / MOST_SMALL of the elements of a chunk may be below it.
 fn small_is() -> f32 { return select(0.0625, 0.0000152587890625, PIECES == 1u); }
 const MOST_SMALL: u32 = 8u;
-// The exponent's bits of 1.
+// The exponent bits of 1.0.
 const ONE: u32 = 127u;
 
-// The greatest magnitudes, as the bits of floats.
+// Largest magnitude of each row, as float bits. `of_columns` and `most` do the same for columns and
+// for the chunk.
 var<workgroup> of_rows: array<atomic<u32>, CHUNK>;
 var<workgroup> of_columns: array<atomic<u32>, COLS>;
 var<workgroup> most: atomic<u32>;
 var<workgroup> small: atomic<u32>;
 var<workgroup> is_unfit: atomic<u32>;
 
-// Where a row of this chunk begins.
+// Offset of a row of this chunk.
 fn start_of(batch: u32, head: u32, row: u32) -> u32 {
     return p.offset + batch * p.of_batch + (head * p.group + row % p.group) * p.of_head + row / p.group * p.of_seq;
 }
@@ -72,7 +82,7 @@ fn four(at: u32, column: u32, is_there: bool) -> vec4<u32> {
     return x[(at + column) / 4u];
 }
 
-// What F16 holds of numbers, rounded to nearest.
+// Rounds numbers to the nearest F16, as F32.
 fn high_of(x: vec4<f32>) -> vec4<f32> {
     return bitcast<vec4<f32>>((bitcast<vec4<u32>>(x) + vec4<u32>(0x1000u)) & vec4<u32>(0xffffe000u));
 }
@@ -81,7 +91,7 @@ fn pack(x: vec4<f32>) -> vec2<u32> {
     return vec2<u32>(pack2x16float(x.xy), pack2x16float(x.zw));
 }
 
-// Counts the magnitudes of four numbers of a row.
+// Updates the maxima of a row and of its columns with four numbers.
 fn count(row: u32, column: u32, x: vec4<u32>) {
     let size = x & vec4<u32>(0x7fffffffu);
     let greatest = max(max(size.x, size.y), max(size.z, size.w));
@@ -95,19 +105,19 @@ fn count(row: u32, column: u32, x: vec4<u32>) {
     atomicMax(&of_columns[column + 3u], size.w);
 }
 
-// How many of four scaled numbers are small, but not 0.
+// Number of nonzero values below the precision threshold, out of four scaled values.
 fn small_of(x: vec4<f32>) -> u32 {
     let is_small = (abs(x) < vec4<f32>(small_is())) & (x != vec4<f32>());
     let ones = select(vec4<u32>(), vec4<u32>(1u), is_small);
     return ones.x + ones.y + ones.z + ones.w;
 }
 
-// Whether a row or column of this magnitude loses more than F32 would.
+// True if a row or column with this maximum loses more precision than F32.
 fn is_lost(size: u32, exponent: u32) -> bool {
     return size != 0u && (size >> 23u) + spread() < exponent;
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -126,7 +136,7 @@ fn main(
         rows = u32(clamp(bitcast<i32>(lens[p.lens_offset + batch * p.lens_stride]), 0, i32(p.rows)));
     }
     if (first >= max(rows, 1u)) {
-        // No step comes to these rows, but all scales are looked at.
+        // The attention kernel skips these rows, but reads all scales.
         if (local == 0u) {
             y[(flat + 1u) * (CHUNK * COLS / 8u * PIECES + SCALE_LEN) - SCALE_LEN].x = ONE << 23u;
         }

@@ -1,14 +1,14 @@
-// Writes results of attention: `y` at binding 6, F32 or, with an even head dim of the values, F16 or
-// BF16, so that no word belongs to two rows.
+// Stores attention results to `y` at binding 6. F16 and BF16 require an even value dimension, so
+// that no word belongs to two rows.
 // uses attention_common.wgsl: p
 // uses prelude.wgsl: F32, float_bits
 
 @group(0) @binding(6) var<storage, read_write> y: array<u32>;
 
-// The dtype of y.
+// Dtype of y.
 override OUT: u32 = 0u;
 
-// Writes up to four elements from element `at` on; whole words.
+// Stores `count` elements, at most four, from element `at`. Words are stored whole.
 fn y_four(at: u32, count: u32, x: vec4<f32>) {
     if (OUT == F32) {
         if (count > 0u) { y[at] = bitcast<u32>(x.x); }
@@ -21,7 +21,7 @@ fn y_four(at: u32, count: u32, x: vec4<f32>) {
     if (count > 2u) { y[at / 2u + 1u] = float_bits(x.z, OUT) | (float_bits(x.w, OUT) << 16u); }
 }
 
-// The element of y at a column of a row.
+// Element offset of a column of a row in y.
 fn y_start(batch: u32, head: u32, row: u32, column: u32) -> u32 {
     let query_head = head * p.group + row % p.group;
     return batch * p.y_batch + query_head * p.y_head + row / p.group * p.y_seq + column;

@@ -1,17 +1,19 @@
-// Attention of one new token and what stands before it, in one: its query turned as in rope.wgsl, its key
-// turned and its value as it is into their rows of two dense states alike, and the query over all keys that it
-// sees. Nothing is written into states if the record of some data check says that the run failed.
+// Fused decode attention for one new token: RoPE of query and key, KV cache append and attention in
+// one dispatch. rope.wgsl gives the rotation. The KV cache consists of two dense states. If the
+// record of a data check reports a failed run, the states are not modified.
 //
-// SPLITS workgroups take a query head, each every SPLITS-th block of keys: 256 invocations, of which 8 share a key
-// and its value, 32 keys at a time. Each such eight keeps sums under a maximum of its own, which meet in the end.
-// All that the first keys need is asked for before anything is waited for: rows beyond the last key hold something,
-// too. Rows are whole chunks of 16 bytes. The row that this token writes may be there already or not: all take it
-// from shared memory.
+// SPLITS workgroups process a query head, and each processes every SPLITS-th block of keys. A
+// workgroup has 256 threads, and 8 threads share a key and its value, 32 keys per iteration. Each
+// group of 8 accumulates with a separate maximum; the groups are combined at the end. The loads of
+// the first keys are issued before the kernel waits for its inputs. Rows beyond the last key are
+// readable memory. Rows are multiples of 16 bytes. All threads read the new row from shared memory,
+// so its state of the cache row does not matter.
 //
-// Where a head has several blocks, each workgroup leaves its sums, its maximum and its weights in `partial`. The one
-// that counts the last of its head puts them together, in their order, and counts from 0 again. What it reads are
-// atomics that were written before a barrier of storage, behind which the others count: for devices only on which that
-// barrier orders memory for all workgroups.
+// If a head has several blocks, each workgroup stores its sums, maximum and weights in `partial`.
+// The last workgroup of a head, found with a counter, combines them in order and resets the counter
+// to 0. `partial` contains atomics, and each workgroup passes a storage barrier before it
+// increments the counter. The kernel therefore requires a device on which this barrier orders
+// memory across workgroups.
 //
 // The flat group is split * query heads + query head.
 // uses attention_eights.wgsl: SHARES_PRODUCTS, sum_of_eight
@@ -54,49 +56,50 @@ struct Params {
 @group(0) @binding(8) var<storage, read_write> keys: array<vec4<u32>>;
 @group(0) @binding(9) var<storage, read_write> values: array<vec4<u32>>;
 @group(0) @binding(10) var<storage, read_write> y: array<u32>;
-// Of each workgroup HEAD sums, the greatest score and the weights.
+// Per workgroup: HEAD sums, the maximum score and the sum of the weights.
 @group(0) @binding(11) var<storage, read_write> partial: array<atomic<u32>>;
-// The workgroups of each query head that are done.
+// Number of finished workgroups per query head.
 @group(0) @binding(12) var<storage, read_write> counts: array<atomic<u32>>;
 
 // Elements of a head: a power of two.
 override HEAD: u32 = 64u;
-// Query heads of a key head, and key heads.
+// Query heads per KV head, and number of KV heads.
 override GROUP: u32 = 1u;
 override KEY_HEADS: u32 = 1u;
-// Elements from a key to the next and from a head to the next, in the states.
+// Strides of the states in elements: from key to key, and from head to head.
 override KEY_STEP: u32 = 64u;
 override HEAD_STEP: u32 = 64u;
-// The axis of keys.
+// The axis of the states that indexes keys.
 override AXIS: u32 = 1u;
-// 1: only the last p.window keys are seen.
+// 1: sliding window, only the last p.window keys are visible.
 override WINDOWED: u32 = 0u;
-// Workgroups of a query head; one takes up to ALONE blocks of keys by itself.
+// Workgroups per query head. If there are at most ALONE key blocks, one workgroup processes them
+// all.
 override SPLITS: u32 = 1u;
 override ALONE: u32 = 1u;
 
 const LANES: u32 = 8u;
 const SLOTS: u32 = 256u / LANES;
-// Elements of a chunk, and vectors of four.
+// Elements of a 16-byte chunk, and vectors of four in it.
 const EACH: u32 = select(8u, 4u, DTYPE == F32);
 const PARTS: u32 = EACH / 4u;
 const CHUNKS: u32 = HEAD / EACH;
-// Chunks of a key that an invocation takes.
+// Chunks of a key per thread.
 const OWN: u32 = CHUNKS / LANES;
-// Keys that an invocation takes before sums meet.
+// Keys per thread and iteration.
 const TURNS: u32 = select(4u, 2u, OWN > 2u);
 const BLOCK: u32 = SLOTS * TURNS;
 const WORDS: u32 = CHUNKS * 4u;
 const QUADS: u32 = HEAD / 4u;
-// Invocations of a column of the result.
+// Threads that share a result column in the final reduction.
 const SHARES: u32 = 256u / HEAD;
 const HEADS: u32 = GROUP * KEY_HEADS;
-// Words that a workgroup leaves.
+// Words of a workgroup in `partial`.
 const PARTIAL: u32 = HEAD + 2u;
 
-// The turned query, the turned key and the value.
+// The rotated query, the rotated key and the value.
 var<workgroup> fresh: array<u32, 3u * WORDS>;
-// Parts of the products of each key; in the end shares of the columns of the result.
+// Partial dot products of each key; later, partial sums of the result columns.
 var<workgroup> products: array<f32, max(BLOCK * LANES, 256u)>;
 var<workgroup> sums: array<vec4<f32>, SLOTS * QUADS>;
 var<workgroup> totals: array<f32, SLOTS>;
@@ -108,7 +111,7 @@ var<workgroup> is_last: u32;
 var<private> key_chunks: array<vec4<u32>, TURNS * OWN>;
 var<private> value_chunks: array<vec4<u32>, TURNS * OWN>;
 
-// The keys of this invocation from `first` on, none beyond `last`.
+// Loads this thread's keys of a block, from key `first`. Indices are clamped to `last`.
 fn load_keys(first: u32, at: u32, last: u32) {
     for (var turn = 0u; turn < TURNS; turn += 1u) {
         let row = at + min(first + turn * SLOTS, last) * (KEY_STEP / EACH);
@@ -118,7 +121,7 @@ fn load_keys(first: u32, at: u32, last: u32) {
     }
 }
 
-// Their values.
+// Loads the values of the same keys.
 fn load_values(first: u32, at: u32, last: u32) {
     for (var turn = 0u; turn < TURNS; turn += 1u) {
         let row = at + min(first + turn * SLOTS, last) * (KEY_STEP / EACH);
@@ -143,7 +146,7 @@ fn element(part: u32, at: u32) -> f32 {
     return float_of(word_at(part, at), lane_of(at, DTYPE), DTYPE);
 }
 
-// The bits of element d of the query, the key or the value, whose elements begin at `start`.
+// Bits of element d of the query, the key or the value; `start` is the offset of its first element.
 fn bits_at(part: u32, start: u32, d: u32) -> u32 {
     if part == 2u || d >= p.n_rot {
         let at = start + d;
@@ -176,7 +179,7 @@ fn fresh_chunk(part: u32, chunk: u32) -> vec4<u32> {
     return vec4<u32>(fresh[at], fresh[at + 1u], fresh[at + 2u], fresh[at + 3u]);
 }
 
-// The word of the result whose columns begin at `to`.
+// Stores the result word of the columns at `to`.
 fn store(query_head: u32, to: u32, all: vec2<f32>, total: f32, top: i32) {
     if to >= HEAD {
         return;
@@ -189,7 +192,7 @@ fn store(query_head: u32, to: u32, all: vec2<f32>, total: f32, top: i32) {
     y[word_of(query_head * HEAD + to, DTYPE)] = bits;
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -212,7 +215,8 @@ fn main(
     if WINDOWED == 1u {
         begin = n - min(n, p.window);
     }
-    // Workgroups that see keys; the first is there in any case, for the states and a result.
+    // Number of workgroups that have keys. Workgroup 0 always runs: it updates the states and
+    // writes a result.
     let blocks = (n - begin + BLOCK - 1u) / BLOCK;
     let groups = select(min(blocks, SPLITS), 1u, blocks <= ALONE);
     if split >= groups {
@@ -277,7 +281,7 @@ fn main(
                 products[(turn * SLOTS + slot) * LANES + lane] = product;
             }
         }
-        // The next ones are under way meanwhile; beyond the end, the last one.
+        // Prefetch of the next block. Indices beyond the end are clamped to the last key.
         load_keys(first + step + slot, at, max(n, 1u) - 1u);
         if !SHARES_PRODUCTS {
             workgroupBarrier();
@@ -300,7 +304,7 @@ fn main(
             own[i] *= by;
         }
         for (var turn = 0u; turn < TURNS; turn += 1u) {
-            // What is not seen may be anything.
+            // Masked values may be NaN.
             if scores[turn] != UNSEEN {
                 let by = weight(scores[turn], center);
                 total += by;
@@ -398,7 +402,7 @@ fn main(
     storageBarrier();
     workgroupBarrier();
     if is_last == 1u && to < HEAD {
-        // Beyond the last, the last: all are asked for at once.
+        // Indices are clamped to the last workgroup, so that all loads are issued together.
         let head_at = query_head * SPLITS * PARTIAL;
         var tops: array<i32, SPLITS>;
         var weights: array<f32, SPLITS>;

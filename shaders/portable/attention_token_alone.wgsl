@@ -1,3 +1,4 @@
-// The records of data checks, for attention_token.wgsl between barriers of the device.
+// Bindings of the data-check records for attention_token.wgsl. Variant for ordinary barriers
+// between dispatches.
 
 @group(0) @binding(13) var<storage, read> faults: array<u32>;

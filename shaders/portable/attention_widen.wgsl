@@ -1,4 +1,4 @@
-// y = x, from BF16 to F32: operands of attention that is made of pairs of F16. One invocation reads one word.
+// y = x, BF16 to F32: widens the operands of split-F16 attention. A thread reads one word.
 // uses prelude.wgsl: flat_group
 
 struct Params {

@@ -1,4 +1,4 @@
-// Operands of attention as views of any strides, read by words.
+// Attention operands as views with arbitrary strides, read by words.
 // uses attention_common.wgsl: DTYPE
 // uses attention_halves.wgsl: halves
 // uses prelude.wgsl: F32, float_of, lane_of, word_of
@@ -23,7 +23,7 @@ fn v_element(at: u32) -> f32 {
     return float_of(v[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
 }
 
-// Up to four elements of q, `step` apart; 0 beyond `count`.
+// Loads up to four elements of q with stride `step`; elements beyond `count` are 0.
 fn q_four(at: u32, step: u32, count: u32) -> vec4<f32> {
     if (in_whole_words(at, step, count)) {
         return halves(q[at / 2u], q[at / 2u + 1u]);

@@ -1,11 +1,14 @@
-// y[s] = bias + sum over k of w[k] x[s + k - TAPS + 1] for each channel, and SiLU of it if SILU; before x stand the rows of
-// `first` (INITIAL = 1), those that lie where the last ones go (2), or zeros. If CARRY, the rows of both that stand last
-// become `last`, unless the record of some data check says that the run failed: it may be a state.
+// Causal depthwise convolution with optional SiLU: y[s] = bias + sum over k of w[k] x[s + k - TAPS
+// + 1] for each channel. The TAPS - 1 rows before x come from `first` (INITIAL = 1), from `last`
+// itself (2), or are zeros (0). With CARRY, the last TAPS - 1 rows are written to `last` for the
+// next run. If the record of a data check reports a failed run, they are not written, because
+// `last` may be a state.
 //
-// An invocation makes WIDTH channels of a step, which share a word if there are two: `units` of a row, `steps` rows and then
-// those `before` that are carried, for each entry of the batch. Where the last rows take the place of the first, it makes
-// the last word of all carried rows and of all steps that see one of them: `rows` is then 1 and the steps beyond, else the steps and the carried.
-// x is strided by entries and steps.
+// A thread computes WIDTH channels of a step; with WIDTH = 2 they share a word. The grid covers
+// `units` words of a row, `steps` rows, then the carried rows, for each batch entry. If `last` is
+// read and written, one thread computes all carried rows of its word, and the steps that read them.
+// `rows` is then 1 plus the other steps; otherwise `rows` is the number of steps and carried rows.
+// x has strides for batch entries and steps.
 // uses halves.wgsl: two_bits
 // uses prelude.wgsl: F32, flat_group, float_of, lane_of, word_of
 
@@ -40,7 +43,7 @@ override CARRY: u32 = 1u;
 
 const LOG2_E: f32 = 1.442695;
 
-// A channel of row `at` of those before and the steps.
+// One channel of row `at`, counted from the first carried row.
 fn row_of(entry: u32, at: u32, channel: u32) -> f32 {
     if at + 1u >= TAPS {
         let i = p.x_at + entry * p.x_row + (at + 1u - TAPS) * p.x_step + channel;
@@ -65,7 +68,8 @@ fn convolved(entry: u32, step: u32, channel: u32) -> f32 {
         sum += factor * row_of(entry, step + k, channel);
     }
     if SILU == 1u {
-        // Far below zero the result is next to it: no device has to know infinities.
+        // The clamp avoids exp2 overflow, so the kernel does not rely on infinities. The result is
+        // near 0 there.
         sum = sum / (1.0 + exp2(min(-LOG2_E * sum, 126.0)));
     }
     return sum;
@@ -96,7 +100,7 @@ fn store_step(entry: u32, step: u32, unit: u32) {
     y[(entry * p.steps + step) * p.units + unit] = word_for(a, b);
 }
 
-// The word of a row that is carried.
+// The word of a row that is carried to the next run.
 fn carried(entry: u32, row: u32, unit: u32) -> u32 {
     let a = row_of(entry, row, unit * WIDTH);
     var b = 0.0;
@@ -134,7 +138,8 @@ fn main(
     for (var step = 0u; step < min(p.steps, TAPS - 1u); step += 1u) {
         store_step(entry, step, unit);
     }
-    // A row is read before another takes its place: the carried stand behind what they are made of.
+    // The carried rows are written in ascending order, so each row is read before it is
+    // overwritten.
     if may_write() {
         for (var i = 0u; i < p.before; i += 1u) {
             last[(entry * p.before + i) * p.units + unit] = carried(entry, p.steps + i, unit);

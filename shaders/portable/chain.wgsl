@@ -1,23 +1,28 @@
-// Dispatches that follow each other without a barrier of the device: each counts its workgroups that are done, and one that
-// reads what others write waits until all of theirs are counted. What does not depend on them, such as weights, is on its
-// way meanwhile. For devices only that start all workgroups of a dispatch before those of a later one, and whose barriers
-// of storage order memory for all workgroups. (CUDA knows this as programmatic dependent launch.)
+// Dependent launch: synchronizes dispatches with counters instead of barriers between them (compare
+// CUDA programmatic dependent launch). Each dispatch counts its finished workgroups. A dispatch
+// that reads results of an earlier one spins until all workgroups of that one are counted. Loads
+// that do not depend on those results, such as weights, are issued before the wait.
 //
-// The block has chain_waits, the counter to wait for, chain_wanted, what it counts up to (0: nothing is waited for), and
-// chain_own, one past the counter of this dispatch (0: nobody waits for it).
+// The device must start all workgroups of a dispatch before any workgroup of a later dispatch. Its
+// storage barriers must order memory across workgroups.
+//
+// The parameter block contains three fields:
+// - chain_waits: index of the counter to wait for.
+// - chain_wanted: target value of that counter; 0: no wait.
+// - chain_own: index of this dispatch's counter plus 1; 0: no counter.
 // uses attention_token.wgsl or matmul/operands.wgsl: p
 // uses attention_token_chained.wgsl or matmul/chain_row.wgsl: chain
 
-// `chain` begins with the record of a check (see check.wgsl) that dispatches run in their order; then come the counters,
-// each in a line of its own.
+// `chain` begins with the fault record of the dispatch-order check (see check.wgsl). The counters
+// follow, one per cache line.
 const CHAIN_RECORD: u32 = 64u;
 const CHAIN_STEP: u32 = 32u;
-// Seconds: nothing else takes as long.
+// Iterations until timeout, several seconds: far longer than any dispatch.
 const CHAIN_TRIES: u32 = 4194304u;
-// Tries between two looks at whether somebody gave up.
+// Iterations between two checks of the fault record.
 const CHAIN_LOOKS: u32 = 4096u;
 
-// Every invocation of the workgroup must call this.
+// Waits for the counter. All threads of the workgroup must call it.
 fn await_chain(local: u32) {
     if p.chain_wanted == 0u {
         return;
@@ -25,7 +30,8 @@ fn await_chain(local: u32) {
     if local == 0u {
         let at = CHAIN_RECORD + p.chain_waits * CHAIN_STEP;
         var counted = atomicLoad(&chain[at]);
-        // Some drivers end loops earlier. Where somebody gave up already, nobody waits as long again.
+        // Some drivers end long loops earlier. After a fault by another workgroup, the wait ends
+        // early.
         for (var tries = 1u; counted < p.chain_wanted && tries < CHAIN_TRIES; tries += 1u) {
             if tries % CHAIN_LOOKS == 0u && atomicLoad(&chain[0]) != 0u {
                 break;
@@ -33,7 +39,8 @@ fn await_chain(local: u32) {
             counted = atomicLoad(&chain[at]);
         }
         if counted < p.chain_wanted {
-            // The run fails; until then nobody waits for these again.
+            // Records the fault, which fails the run, and sets the counter so that later waits end
+            // at once.
             atomicStore(&chain[0], p.chain_waits + 1u);
             atomicMax(&chain[at], 0x80000000u);
         }
@@ -42,7 +49,7 @@ fn await_chain(local: u32) {
     workgroupBarrier();
 }
 
-// Every invocation of the workgroup must call this in the end.
+// Counts this workgroup as finished. All threads of the workgroup must call it last.
 fn count_chain(local: u32) {
     if p.chain_own == 0u {
         return;

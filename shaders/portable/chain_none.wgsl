@@ -1,4 +1,4 @@
-// In the place of chain.wgsl where barriers of the device stand between dispatches.
+// Empty variant of chain.wgsl for programs with ordinary barriers between dispatches.
 
 fn await_chain(local: u32) {}
 

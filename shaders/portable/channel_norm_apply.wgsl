@@ -1,7 +1,7 @@
-// y = normalized(x) * gamma + beta of [batches, channels, places], gamma and beta of each channel, given what
-// is known of each row (see channel_norm_stats.wgsl): rows are groups of `each` channels (BY_PLACE = 0) or
-// places (BY_PLACE = 1) of a batch. The operand has strides along batches, channels and places. One
-// invocation writes one word.
+// Norm over channels: y = normalized(x) * gamma + beta of [batches, channels, places], with gamma
+// and beta per channel. channel_norm_stats.wgsl computes the row statistics. A row is a group of
+// `each` channels (BY_PLACE = 0) or of `each` places (BY_PLACE = 1) of a batch entry. x has strides
+// for batches, channels and places. A thread writes one word.
 // uses norm_value.wgsl: Row, normalized
 // uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 

@@ -1,6 +1,6 @@
-// What a norm needs to know of each row of elements that lie `stride` apart: four floats a row (see
-// norm_value.wgsl). Rows are found by strided.wgsl, a workgroup's share of them by rows.wgsl; norm_row.wgsl
-// is the kernel.
+// Row statistics of a norm whose row elements are `stride` apart: four floats per row (see
+// norm_value.wgsl). strided.wgsl maps rows, rows.wgsl assigns them to workgroups, and norm_row.wgsl
+// contains the kernel.
 // uses norm_row.wgsl: DTYPE, PER
 // uses norm_value.wgsl: Row
 // uses prelude.wgsl: float_of, lane_of, word_of
@@ -22,7 +22,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> stats: array<u32>;
 
-// The row that `begin` is the first element of.
+// The row whose first element is at `begin`.
 var<private> begun: u32 = 0xffffffffu;
 var<private> begin: u32;
 

@@ -1,6 +1,7 @@
-// Of each value x0, x1... a record = [position + 1, element] of the first element outside its range (see
-// check_bad.wgsl), or [0, 0]. Group g walks all elements of value g, whose record begins at word `records[g]`. With KEEP
-// a record that names an element stays.
+// Data check: for each value x0, x1..., record = [position + 1, element] of the first element
+// outside its range (see check_bad.wgsl), or [0, 0]. Group g checks all elements of value g; its
+// record starts at word `records[g]`. With KEEP, a record that already names an element is not
+// changed.
 // uses check_bad.wgsl: is_bad
 
 override KEEP: u32 = 0u;

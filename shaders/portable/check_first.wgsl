@@ -1,5 +1,6 @@
-// record = [position + 1, element] of the first of `parts` positions in `found`, or [0, 0] where none is below
-// `count`. One workgroup walks all of them. With KEEP a record that names an element stays.
+// Data check, reduction: record = [position + 1, element] of the first of `parts` positions in
+// `found`, or [0, 0] if none is below `count`. One workgroup processes all positions. With KEEP, a
+// record that already names an element is not changed.
 
 override KEEP: u32 = 0u;
 

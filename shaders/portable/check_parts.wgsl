@@ -1,6 +1,6 @@
-// found[g] = the first position of part g of x that is outside its range (see check_bad.wgsl), or 2^32 - 1.
-// Elements are rows of `columns`, each column with a length of its own. One workgroup walks the 4096
-// elements of one part.
+// Data check, first stage: found[g] = first position in part g of x that is out of range (see
+// check_bad.wgsl), or 2^32 - 1. Elements form rows of `columns`, and each column has a separate
+// length. A workgroup checks the 4096 elements of one part.
 // uses check_bad.wgsl: is_bad
 // uses prelude.wgsl: flat_group
 
@@ -31,7 +31,7 @@ fn main(
         atomicStore(&first, 0xffffffffu);
     }
     workgroupBarrier();
-    // A part beyond the end has no elements.
+    // The clamp makes parts beyond the end empty.
     let begin = min(part, p.count / PART + 1u) * PART;
     for (var k = local; k < PART; k += 256u) {
         let i = begin + k;

@@ -1,11 +1,12 @@
-// A cluster: CLUSTER invocations with consecutive numbers within the workgroup, a power of two, the first of them at a
-// multiple of it, all in one subgroup. They tell each other without shared memory what a number is where it is theirs.
-// 1 where a device has no shuffles, or numbers invocations in another order; then nobody calls these.
+// Cluster without shuffles. A cluster is a group of CLUSTER consecutive threads of a workgroup that
+// exchange values without shared memory. CLUSTER is a power of two, the first thread's index is a
+// multiple of it, and all threads belong to one subgroup. CLUSTER = 1 if the device has no shuffles
+// or numbers threads in another order. These functions are then unused.
 
 const CLUSTER: u32 = 1u;
 
-// The number of the invocation of the cluster whose own number differs in the bits of `mask`, which is below CLUSTER.
-// Every invocation of the workgroup must call these.
+// Value of the cluster's thread whose index differs in the bits of `mask`; `mask` < CLUSTER. All
+// threads of the workgroup must call the shuffle functions.
 fn shuffle_xor(x: u32, mask: u32) -> u32 {
     return x;
 }

@@ -1,4 +1,4 @@
-// cluster.wgsl on a device with shuffles, whose subgroups have at least CLUSTER invocations.
+// Cluster with shuffles: cluster.wgsl for devices whose subgroups have at least CLUSTER threads.
 
 override CLUSTER: u32 = 4u;
 

@@ -1,5 +1,4 @@
-// y = x, word by word, unless the record of some data check says that the run failed. One
-// invocation copies one word.
+// y = x by words, unless the record of a data check reports a failed run. A thread copies one word.
 
 struct Params {
     words: u32,

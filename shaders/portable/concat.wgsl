@@ -1,5 +1,6 @@
-// Up to seven strided operands of RANK axes one after the other along an axis, in units of what includes this. Operand k
-// covers the places from starts[k] to starts[k + 1] of the axis.
+// Concatenation of up to seven strided operands of RANK axes along one axis. The including shader
+// defines the unit of an element. Operand k covers the indices starts[k] to starts[k + 1] of the
+// axis.
 // uses concat_vectors.wgsl or concat_words.wgsl: Unit
 
 struct Params {
@@ -67,7 +68,7 @@ struct Found {
     at: u32,
 }
 
-// Where element `i` of the result comes from. Strides may be negative: the sum wraps.
+// Source operand and offset of element `i` of the result. Strides may be negative: the sum wraps.
 fn find(i: u32) -> Found {
     var place = 0u;
     var rest = i;

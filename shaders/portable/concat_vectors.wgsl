@@ -1,4 +1,4 @@
-// As concat.wgsl by vectors of four words, of which each is one operand's.
+// concat.wgsl with units of four words; each vector comes from one operand.
 // uses concat.wgsl: find, p, unit_of_operand, y
 // uses prelude.wgsl: flat_group
 

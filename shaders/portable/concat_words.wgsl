@@ -1,5 +1,6 @@
-// As concat.wgsl by bits: one invocation writes one word, 4 / ELEM_BYTES elements, if it holds any of these operands; with `keep`
-// what it holds of others stays.
+// concat.wgsl with elements of ELEM_BYTES bytes. A thread writes one word, 4 / ELEM_BYTES elements,
+// if it contains elements of these operands. With `keep`, elements of other operands in the word
+// are preserved.
 // uses concat.wgsl: find, p, unit_of_operand, y
 // uses prelude.wgsl: bits_of, flat_group
 

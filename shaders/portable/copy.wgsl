@@ -1,5 +1,5 @@
-// y[i] = x[offset + sum_a index_a(i) * strides[a]]: a strided view of RANK axes to a dense slot, by
-// bits. One invocation writes one word: 4 / ELEM_BYTES elements.
+// y[i] = x[offset + sum_a index_a(i) * strides[a]]: copies a strided view of RANK axes to a dense
+// slot, bit for bit. A thread writes one word: 4 / ELEM_BYTES elements.
 
 struct Params {
     shape: array<vec4<u32>, 2>,
@@ -15,7 +15,7 @@ struct Params {
 override ELEM_BYTES: u32 = 4u;
 override RANK: u32 = 2u;
 
-// The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
+// Source element of result element `i`. Strides may be negative: the sum wraps.
 fn source_of(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;

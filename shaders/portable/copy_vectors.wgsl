@@ -1,6 +1,5 @@
-// As copy.wgsl where the innermost axis has unit stride in x and everything is whole vectors of 16 bytes:
-// sizes of the innermost axis, strides, the offset and numel count vectors. An invocation copies two,
-// half a grid apart.
+// copy.wgsl with 16-byte vectors. The innermost axis of x has unit stride. The innermost sizes, the
+// strides, the offset and numel count vectors. A thread copies two vectors, half a grid apart.
 // uses prelude.wgsl: flat_group
 
 struct Params {

@@ -1,10 +1,10 @@
-// y[k] = f(x[0], .., x[k]) along rows of any stride, f a sum, product or the greatest; y[k] = f(x[0], ..,
-// x[k - 1]) where p.exclusive is 1. Rows from the end have a negative stride. Numbers are handled as 32
-// bits: f32 for floats, integers that wrap. OUT has 32 bits.
+// Cumulative sum, product or maximum along rows of any stride: y[k] = f(x[0], .., x[k]), or f(x[0],
+// .., x[k - 1]) if p.exclusive is 1. Reversed rows have a negative stride. Numbers are 32 bits
+// wide: F32 for floats, wrapping integers otherwise. OUT is a 32-bit dtype.
 //
-// A workgroup takes 256 / THREADS rows, or part number group % parts of them, `chunk` elements each; carry (with
-// CARRY = 1) then holds the result over the parts before each. THREADS invocations take 8 elements each
-// at a time.
+// A workgroup processes 256 / THREADS rows. If rows are split into `parts`, it processes part
+// `group % parts`, `chunk` elements long; `carry` (CARRY = 1) then contains the result of all parts
+// before each part. Each of the THREADS threads of a row takes 8 elements per iteration.
 // uses numbers.wgsl: combine, identity, number_of
 // uses prelude.wgsl: flat_group, lane_of, word_of
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
@@ -19,7 +19,7 @@ struct Params {
     rows: u32,
     len: u32,
     stride: u32,
-    // Element k of row (o, i) of the result is o * len * inner + i + first + k * step.
+    // Element k of row (o, i) of the result has index o * len * inner + i + first + k * step.
     inner: u32,
     first: u32,
     step: u32,

@@ -1,5 +1,5 @@
-// As cumsum.wgsl for rows of whole vectors of four numbers of 32 bits, from the first to the last, not cut
-// into parts. THREADS invocations take a vector each at a time; the next ones are on their way meanwhile.
+// cumsum.wgsl with vectors of four 32-bit numbers, for forward rows that are not split. Each of the
+// THREADS threads of a row takes one vector per iteration. The next vectors are prefetched.
 // uses numbers.wgsl: combine, identity
 // uses prelude.wgsl: flat_group
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread

@@ -1,13 +1,23 @@
-// S *= exp(g), d = beta (v - S^T k), S += k outer d, o = S^T q / sqrt(N), for each head and token. The columns of a
-// head are channels: each needs the products of its own column only. k enters, q leaves.
+// Gated delta rule, for each head and token:
 //
-// Four steps are one: with S as it was before them and D_t the product of their decays up to step t,
-//   d_t = beta_t (v_t - D_t S^T k_t - sum over j < t of D_t / D_j (k_t k_j) d_j)
-//   o_t = (D_t S^T q_t + sum over j <= t of D_t / D_j (q_t k_j) d_j) / sqrt(N)
-//   S   = D_3 S + sum over j of D_3 / D_j k_j outer d_j
-// so that the lanes of a column meet once for four steps: in shared memory, or, where they are within a cluster (MEETS),
-// by shuffles, so that no invocation of another column waits. What depends on k, q, g and beta only is made for all
-// columns when a block begins. The last state is F32.
+//     S *= exp(g);
+//     d = beta (v - S^T k);
+//     S += k outer d;
+//     o = S^T q / sqrt(N).
+//
+// The columns of S are independent channels. states.wgsl calls k the enter row and q the leave row.
+//
+// Four steps are computed together. Let S be the state before them, and D_t the product of their
+// decays up to step t:
+//
+//     d_t = beta_t (v_t - D_t S^T k_t - sum over j < t of D_t / D_j (k_t k_j) d_j);
+//     o_t = (D_t S^T q_t + sum over j <= t of D_t / D_j (q_t k_j) d_j) / sqrt(N);
+//     S   = D_3 S + sum over j of D_3 / D_j k_j outer d_j.
+//
+// The threads of a column then reduce once per four steps instead of once per step. If they belong
+// to one cluster (MEETS), they reduce by shuffles without waiting for other columns; otherwise they
+// use shared memory. The terms in k, q, g and beta are the same for all columns and are computed
+// once per block. The last state is F32.
 // uses cluster.wgsl: CLUSTER, shuffle_xor4
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses states.wgsl: ACROSS, CHANNELS, COLUMNS, DTYPE, FOURS, LANES, LOG2_E, QUADS, STEPS, THREADS, UNITS, WIDTH, across, add_dot, channels, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_stride, values_of
@@ -31,42 +41,43 @@ struct Params {
 override INITIAL: u32 = 1u;
 override CARRY: u32 = 1u;
 
-// 1 where the lanes of a column are neighbours within a cluster: invocation across * LANES + lane has vectors q LANES +
-// lane of its columns then.
+// 1 if the threads of a column are adjacent within a cluster. Thread across * LANES + lane then
+// owns the vectors q LANES + lane of its columns.
 const MEETS: u32 = min(CLUSTER / LANES, 1u) * min(CLUSTER - 1u, 1u);
-// How far apart lanes that are neighbours store, so that eight of them use different banks.
+// Distance of the shared-memory slots of adjacent threads: eight of them use different banks.
 const SPREAD: u32 = max(8u / LANES, 1u) * MEETS;
-// Parts in which products of rows are made.
+// Number of partial sums of each dot product of two rows.
 const PIECES: u32 = THREADS / (4u * FOURS);
-// Of the answers that an invocation adds up.
+// S^T k values that each thread reduces.
 const ANSWERS: u32 = (4u * CHANNELS + THREADS - 1u) / THREADS;
-// Whether there are answers in shared memory.
+// 1 if partial results of S^T k are reduced in shared memory.
 const SHARED_ANSWERS: u32 = 1u - MEETS;
 
-// Of each step g in units of powers of two, and beta, as vectors of four steps.
+// g of each step as a base-2 exponent, one vector per four steps. `betas_of` stores beta alike.
 var<workgroup> gates_of: array<vec4<f32>, FOURS>;
 var<workgroup> betas_of: array<vec4<f32>, FOURS>;
-// Of four steps four rows of what steps t make of j, j up to t: D_t / D_j (q_t k_j); beyond, of what j makes of t:
-// beta_j D_j / D_t (k_j k_t).
+// Coefficients of four steps, one row per step t. For j <= t: D_t / D_j (q_t k_j), the effect of
+// step j on o_t. For j > t: beta_j D_j / D_t (k_j k_t), the effect of step t on d_j. `parts_of`
+// stores partial sums of their dot products.
 var<workgroup> parts_of: array<vec4<f32>, FOURS * 4u * PIECES>;
 var<workgroup> mixes_of: array<vec4<f32>, FOURS * 4u>;
-// S^T k of four steps, by steps and columns: of each lane, and of all.
+// S^T k of four steps, by steps and columns: the partial sums of each thread, then the totals.
 var<workgroup> answers: array<f32, 4u * COLUMNS * THREADS * SHARED_ANSWERS + MEETS>;
 var<workgroup> answer_of: array<f32, 4u * CHANNELS * SHARED_ANSWERS + MEETS>;
 
 var<private> next_gates: vec4<u32>;
 var<private> next_betas: vec4<u32>;
 var<private> state: array<vec4<f32>, COLUMNS * QUADS>;
-// k of four steps.
+// The k rows of four steps.
 var<private> keys: array<vec4<f32>, 4u * QUADS>;
-// Of four steps of each column of the invocation: S^T k, S^T q, and d.
+// S^T k, S^T q and d of four steps, for each column of the thread.
 var<private> by_k: array<vec4<f32>, COLUMNS>;
 var<private> by_q: array<vec4<f32>, COLUMNS>;
 var<private> change: array<vec4<f32>, COLUMNS>;
 var<private> answered: array<f32, ANSWERS>;
 var<private> first_gate: u32;
 
-// A vector of states of this invocation.
+// Index of state vector q of this thread.
 fn own_vector(q: u32) -> u32 {
     if MEETS == 1u {
         return q * LANES + lane;
@@ -131,7 +142,7 @@ fn store(first: u32, local: u32) {
     }
 }
 
-// Parts of the products of rows: row t of four steps, over every PIECES-th vector.
+// Partial dot products of rows: row t of four steps, over every PIECES-th vector.
 fn multiply_rows(first: u32, local: u32) {
     for (var i = local; i < FOURS * 4u * PIECES; i += THREADS) {
         let t = i / PIECES % 4u;
@@ -158,7 +169,8 @@ fn mix_rows(local: u32) {
             sum += parts_of[local * PIECES + i];
         }
         let betas = betas_of[four];
-        // Sums of what lies between, not differences of sums: gates may be infinite.
+        // Adds the exponents between two steps directly. A difference of prefix sums would be NaN
+        // for infinite gates.
         let g = gates_of[four];
         let two = g.yz + g.zw;
         var between = vec4<f32>(0.0, g.y, two.x, two.x + g.w);
@@ -175,7 +187,8 @@ fn mix_rows(local: u32) {
     }
 }
 
-// The sum over the lanes of a column, the same in each. Every invocation of the workgroup must call this.
+// Sum over the threads of a column; every thread receives it. All threads of the workgroup must
+// call it.
 fn over_lanes(mine: vec4<f32>) -> vec4<f32> {
     var sum = mine;
     for (var mask = 1u; mask < LANES; mask *= 2u) {
@@ -184,7 +197,8 @@ fn over_lanes(mine: vec4<f32>) -> vec4<f32> {
     return sum;
 }
 
-// S^T k of four steps: of all lanes where they meet by shuffles, else of each into `answers`.
+// S^T k of four steps. With MEETS the result is the sum over the column's threads; otherwise the
+// partial sums go to `answers`.
 fn ask(first: u32, four: u32) {
     for (var j = 0u; j < COLUMNS; j += 1u) {
         by_k[j] = vec4<f32>();
@@ -211,7 +225,7 @@ fn ask(first: u32, four: u32) {
     }
 }
 
-// Adds up what the lanes answered.
+// Adds the partial sums in `answers`.
 fn add_answers(local: u32) {
     for (var k = 0u; k < ANSWERS; k += 1u) {
         let i = k * THREADS + local;
@@ -233,7 +247,7 @@ fn place_answers(local: u32) {
     }
 }
 
-// S^T q of four steps.
+// S^T q of four steps, partial sums of this thread.
 fn look(first: u32, four: u32) {
     for (var j = 0u; j < COLUMNS; j += 1u) {
         by_q[j] = vec4<f32>();
@@ -248,7 +262,7 @@ fn look(first: u32, four: u32) {
     }
 }
 
-// S^T k of four steps of column j of this invocation.
+// S^T k of four steps for column j of this thread.
 fn answer_to(j: u32) -> vec4<f32> {
     if MEETS == 1u {
         return by_k[j];
@@ -262,7 +276,7 @@ fn answer_to(j: u32) -> vec4<f32> {
     );
 }
 
-// What the columns change, and what is gathered of them.
+// Computes the updates d and the partial outputs o of four steps.
 fn solve(four: u32) {
     let g = gates_of[four];
     let decays = exp2(vec4<f32>(g.x, g.x + g.y, g.x + g.y + g.z, g.x + g.y + g.z + g.w));
@@ -372,7 +386,7 @@ fn main(
         load(0u, local);
     }
     for (var first = 0u; first < p.steps; first += STEPS) {
-        // Nobody reads the block before any more, and its sums are there.
+        // After the barrier no thread reads the block, and the partial outputs are complete.
         workgroupBarrier();
         if first > 0u {
             store(first - STEPS, local);

@@ -1,5 +1,5 @@
-// y[i..] = x[start + i..]: a window of a strided operand of RANK axes at starts that are data, by
-// bits. One invocation writes one word: 4 / ELEM_BYTES elements.
+// DynamicSlice: y[i..] = x[start + i..], a window of a strided operand of RANK axes at offsets read
+// from `starts`, bit for bit. A thread writes one word: 4 / ELEM_BYTES elements.
 // uses prelude.wgsl: bits_of
 // uses window.wgsl: start_of, window_of
 // uses word_of_bits.wgsl: ELEM_BYTES, LANES
@@ -19,7 +19,7 @@ struct Params {
 
 override RANK: u32 = 2u;
 
-// The element of the operand for element `i` of the window. Strides may be negative: the sum wraps.
+// Source element of window element `i`. Strides may be negative: the sum wraps.
 fn source_of(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;
@@ -32,7 +32,7 @@ fn source_of(i: u32) -> u32 {
     return at;
 }
 
-// The bits of element `i` of the result.
+// Bits of result element `i`.
 fn bits_at(i: u32) -> u32 {
     let at = source_of(i);
     return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);

@@ -1,9 +1,10 @@
-// The window at starts that are data of a dense state y becomes `update`, a strided operand of RANK
-// axes, by bits; nothing is written if the record of some data check says that the run failed.
+// DynamicUpdate in place: overwrites a window of the dense state y with `update`, a strided operand
+// of RANK axes, bit for bit. `starts` contains the window's position. If the record of a data check
+// reports a failed run, nothing is written.
 //
-// One invocation owns one word of one row of the window; a word that also holds elements of an
-// earlier row is left to that one, which writes the elements of both. What a word holds outside the
-// window stays.
+// A thread owns one word of one row of the window. If a word also contains elements of an earlier
+// row, the thread of that row writes the elements of both. Elements outside the window are
+// preserved.
 // uses prelude.wgsl: bits_of, flat_group
 // uses window.wgsl: size_of, start_of, window_of
 
@@ -29,7 +30,7 @@ override RANK: u32 = 2u;
 
 const OUTSIDE: u32 = 0xffffffffu;
 
-// The element of the operand that element `i` of the state takes, or OUTSIDE. Strides may be
+// Source element of state element `i`, or OUTSIDE if `i` is not in the window. Strides may be
 // negative: the sum wraps.
 fn source_of(i: u32) -> u32 {
     var rest = i;
@@ -37,7 +38,7 @@ fn source_of(i: u32) -> u32 {
     var inside = true;
     for (var k = 0u; k < RANK; k += 1u) {
         let axis = RANK - (k + 1u);
-        // Before the window it wraps to a great number.
+        // Indices before the window wrap to large numbers.
         let local = rest % size_of(axis) - start_of(axis);
         rest /= size_of(axis);
         inside = inside && local < window_of(axis);
@@ -46,7 +47,7 @@ fn source_of(i: u32) -> u32 {
     return select(OUTSIDE, at, inside);
 }
 
-// The element of the state where a row of the window begins.
+// State element at the start of a row of the window.
 fn first_of(row: u32) -> u32 {
     var rest = row;
     var at = start_of(RANK - 1u);

@@ -1,5 +1,5 @@
-// y = x with the window at starts that are data replaced by `update`; both operands strided, of RANK
-// axes, by bits. One invocation writes one word: 4 / ELEM_BYTES elements.
+// DynamicUpdate: y = x, with the window at `starts` replaced by `update`, bit for bit. Both
+// operands are strided and have RANK axes. A thread writes one word: 4 / ELEM_BYTES elements.
 // uses prelude.wgsl: bits_of
 // uses window.wgsl: size_of, start_of, window_of
 // uses word_of_bits.wgsl: ELEM_BYTES, LANES
@@ -22,7 +22,7 @@ struct Params {
 
 override RANK: u32 = 2u;
 
-// The bits of element `i` of the result. Strides may be negative: the sums wrap.
+// Bits of result element `i`. Strides may be negative: the sums wrap.
 fn bits_at(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;
@@ -33,7 +33,7 @@ fn bits_at(i: u32) -> u32 {
         let place = rest % size_of(axis);
         rest /= size_of(axis);
         at += place * p.strides[axis / 4u][axis % 4u];
-        // Before the window it wraps to a great number.
+        // Indices before the window wrap to large numbers.
         let local = place - start_of(axis);
         inside = inside && local < window_of(axis);
         update_at += local * p.update_strides[axis / 4u][axis % 4u];

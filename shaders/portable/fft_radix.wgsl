@@ -1,4 +1,4 @@
-// Fourier transforms of a few complex numbers: X[k] = sum_j a[j] e^(-2 pi i j k / R).
+// FFT butterflies of small radices: X[k] = sum_j a[j] e^(-2 pi i j k / R).
 
 fn times(a: vec2<f32>, b: vec2<f32>) -> vec2<f32> {
     return vec2<f32>(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);

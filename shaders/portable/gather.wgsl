@@ -1,7 +1,7 @@
-// y[.., j, ..] = x[.., idx[j], ..]: the slices of a strided operand along an axis that indices name,
-// by bits. `shape` is that of the result, the axes of the indices taken as one; `strides` are the
-// operand's. Negative indices count from the end; others outside the axis are clamped (a check of
-// its own fails the run). One invocation writes one word: 4 / ELEM_BYTES elements.
+// Gather: y[.., j, ..] = x[.., idx[j], ..], slices of a strided operand along one axis, bit for
+// bit. `shape` is the shape of the result with the index axes flattened to one; `strides` are those
+// of the operand. Negative indices count from the end. Out-of-range indices are clamped, and a
+// separate data check fails the run. A thread writes one word: 4 / ELEM_BYTES elements.
 // uses named.wgsl: named
 // uses prelude.wgsl: bits_of
 // uses word_of_bits.wgsl: ELEM_BYTES, LANES
@@ -22,7 +22,7 @@ struct Params {
 
 override RANK: u32 = 2u;
 
-// The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
+// Source element of result element `i`. Strides may be negative: the sum wraps.
 fn source_of(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;
@@ -39,9 +39,9 @@ fn source_of(i: u32) -> u32 {
     return at;
 }
 
-// The bits of element `i` of the result.
+// Bits of result element `i`.
 fn bits_at(i: u32) -> u32 {
-    // An empty axis has nothing to name.
+    // An empty axis has no valid index.
     if p.len == 0u {
         return 0u;
     }

@@ -1,8 +1,9 @@
-// For each row of COORDINATES numbers the slice of a strided operand that they lead to, by bits. `shape`
-// is that of the result: rows, of which there is one for each `inner` elements, then the slice; `strides`
-// are those of the operand along these axes, 0 where only the row decides. Coordinate c leads along an axis
-// of lens[c] elements that lie steps[c] apart. Negative ones count from the end; others outside are clamped
-// (a check of its own fails the run). One invocation writes one word: 4 / ELEM_BYTES elements.
+// GatherND: copies the slice of a strided operand that each tuple of COORDINATES indices selects,
+// bit for bit. `shape` is the shape of the result: first the tuples, one per `inner` elements, then
+// the slice. `strides` are the operand's strides along these axes, 0 for tuple axes. Coordinate c
+// indexes an axis of lens[c] elements with stride steps[c]. Negative coordinates count from the
+// end. Out-of-range coordinates are clamped, and a separate data check fails the run. A thread
+// writes one word: 4 / ELEM_BYTES elements.
 // uses named.wgsl: named
 // uses prelude.wgsl: bits_of
 // uses word_of_bits.wgsl: ELEM_BYTES, LANES
@@ -25,7 +26,7 @@ struct Params {
 override RANK: u32 = 2u;
 override COORDINATES: u32 = 1u;
 
-// The bits of element `i` of the result. Strides may be negative: the sum wraps.
+// Bits of result element `i`. Strides may be negative: the sum wraps.
 fn bits_at(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;

@@ -1,4 +1,4 @@
-// w of `grouped_matmul.wgsl` as floats with any strides.
+// Weights of `grouped_matmul.wgsl` as floats with arbitrary strides.
 // uses grouped_matmul.wgsl: COUNT, DTYPE, QUADS, STEP, p
 // uses prelude.wgsl: float_of, lane_of, word_of
 

@@ -1,10 +1,11 @@
-// y[m, n] = sum over k of x[m, k] w[e, k, n], e the key of row m: rows in the order of their keys, which are
-// sorted; places[r] is the row that has key r. x has any strides, y is dense. An invocation writes 4
-// neighbours along n: where elements are of 16 bits, n is even, or y is of F32. What comes before this has w:
-// fill_w, which puts its elements at 16 k and 32 columns into shared memory, and w_quad, which reads 4.
+// Grouped matmul (mixture of experts): y[m, n] = sum over k of x[m, k] w[e, k, n], where e is the
+// key of row m. Rows are processed in sorted order of their keys; places[r] is the row with rank r.
+// x has arbitrary strides, y is dense. A thread writes 4 adjacent elements along n. 16-bit results
+// require an even n. Another fragment defines the weights: fill_w stages them at 16 k and 32
+// columns in shared memory, and w_quad reads 4 of them.
 //
-// A workgroup of 64 invocations computes 32 columns of 32 rows in the order of keys, one run of equal keys
-// after the other, in steps of 16 along k; an invocation owns 4 x 4 elements.
+// A workgroup of 64 threads computes 32 columns of 32 consecutive ranks. It processes each run of
+// equal keys separately, in steps of 16 along k. A thread owns 4 x 4 elements.
 // uses grouped_floats.wgsl or grouped_packed.wgsl: fill_w, w_quad
 // uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 
@@ -37,7 +38,7 @@ const STEP: u32 = 16u;
 
 var<workgroup> x_tile: array<vec4<f32>, STEP * QUADS>;
 
-// Row `rank` in the order of keys, at k; 0 outside.
+// Element k of the row with this rank; 0 if out of range.
 fn x_at(rank: u32, stop: u32, k: u32) -> f32 {
     if rank >= stop || k >= p.k {
         return 0.0;

@@ -1,6 +1,6 @@
-// w of `grouped_matmul.wgsl` as rows of packed blocks along k, w_row bytes from one column to the next. An
-// invocation decodes 4 neighbours along k of a column. Shared memory has each by itself: 4 invocations fill
-// what others read as one vector.
+// Weights of `grouped_matmul.wgsl` as quantized blocks along k, with `w_row` bytes from one column
+// to the next. A thread dequantizes 4 adjacent elements along k of a column. Shared memory stores
+// them as scalars: 4 threads fill each vector that is read later.
 // uses grouped_matmul.wgsl: COUNT, QUADS, STEP, TILE, p
 
 @group(0) @binding(2) var<storage, read> w: array<u32>;

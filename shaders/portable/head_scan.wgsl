@@ -1,10 +1,12 @@
-// S = exp(dt a) S + dt x b, y = sum over states of c S, for each channel of a head, from zeros or the
-// states that are given: a head has one dt and one `a`, a group of heads one b and c. b enters, c leaves. A workgroup's
-// channels are of one head. States are F32.
+// Mamba-2 scan (SSD): S = exp(dt a) S + dt x b, y = sum over states of c S, for each channel of a
+// head. The initial state is zero or an operand. A head has one dt and one `a`; a group of heads
+// shares b and c. states.wgsl calls b the enter row and c the leave row. A workgroup's channels
+// belong to one head. States are F32.
 //
-// With D the product of a block's decays up to a step, S / D only ever grows by x dt b / D, and y is D times what
-// c gathers of it: two products for each state and step, and one for each block. Where the products of a block
-// leave a range in which D and 1 / D cost no precision, its steps decay one by one.
+// Let D be the product of a block's decays up to a step. The kernel accumulates S / D, which grows
+// by x dt b / D, and y is D times c (S / D). This takes two multiplications per state and step, and
+// one per state and block for the decay. If the decays of a block exceed RANGE, scaling by 1 / D
+// would lose precision, so each step of the block applies its decay.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses states.wgsl: ACROSS, AT_ONCE, CHANNELS, COLUMNS, DTYPE, FOURS, LOG2_E, QUADS, STEPS, THREADS, UNITS, across, channels, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_stride, values_of
 
@@ -29,26 +31,26 @@ override CARRY: u32 = 1u;
 
 const SPREAD: u32 = 0u;
 
-// The greatest power of two that D or 1 / D reaches.
+// Maximum base-2 exponent of D or 1 / D.
 const RANGE: f32 = 40.0;
 
-// Of two blocks in turns: steps are placed while some still work on the block before.
+// Double-buffered by block: steps are staged while some threads still process the previous block.
 var<workgroup> dt_of: array<vec4<f32>, 2u * FOURS>;
 var<private> next_dt: vec4<u32>;
 
 var<private> state: array<vec4<f32>, COLUMNS * QUADS>;
-// Of the steps that are worked on at once, of each channel of the invocation.
+// x dt / D of the steps in flight, for each channel of the thread.
 var<private> inner: array<vec4<f32>, AT_ONCE * COLUMNS>;
 var<private> sum: array<vec4<f32>, AT_ONCE * COLUMNS>;
-// The other half of the sum: products of one sum wait for each other.
+// Second accumulator: two independent chains of additions hide the latency.
 var<private> rest: array<vec4<f32>, AT_ONCE * COLUMNS>;
-// What the invocation's units are multiplied by: D.
+// D of the thread's units, which scales their results.
 var<private> given: array<vec4<f32>, UNITS>;
 var<private> head: u32;
 var<private> first_dt: u32;
-// In units of powers of two.
+// `a` of the head, as a base-2 exponent.
 var<private> a: f32;
-// The logarithm of D at the end of the block; whether D is in range at every step of it.
+// The base-2 logarithm of D at the end of the block, and whether D is in range at every step.
 var<private> whole: f32;
 var<private> is_plain_block: bool;
 
@@ -129,7 +131,7 @@ fn decay(by: f32) {
     }
 }
 
-// Step `part` of the next four but `next`.
+// Processes step `part` of the group of four steps `four + next`.
 fn advance(first: u32, four: u32, next: u32, part: u32) {
     for (var q = 0u; q < QUADS; q += 1u) {
         let b = enter(first, 4u * (four + next) + part, lane * QUADS + q);
@@ -174,7 +176,7 @@ fn scan(first: u32) {
     decay(exp2(whole));
 }
 
-// As `scan`, with a decay at each step.
+// Variant of `scan` that applies the decay at each step.
 fn scan_by_steps(first: u32, turn: u32) {
     let fours = fours_from(first);
     for (var four = 0u; four < fours; four += AT_ONCE) {
@@ -189,7 +191,7 @@ fn scan_by_steps(first: u32, turn: u32) {
     }
 }
 
-// States of the workgroup's channels, the first of which begin at `of_states`, come and go.
+// Loads the states of the workgroup's channels. `of_states` is the offset of the first one.
 fn begin(of_states: u32) {
     for (var j = 0u; j < COLUMNS; j += 1u) {
         let channel = j * ACROSS + across;
@@ -220,13 +222,13 @@ fn end(of_states: u32) {
     }
 }
 
-// All steps; there is one.
+// Processes all steps. Requires at least one step.
 fn walk(local: u32) {
     load(0u, local);
     var turn = 0u;
     for (var first = 0u; first < p.steps; first += STEPS) {
         place_steps(first, turn, local);
-        // Nobody reads the block before any more, and its sums are there.
+        // After the barrier no thread reads the block, and the partial outputs are complete.
         workgroupBarrier();
         if first > 0u {
             store(first - STEPS, local);

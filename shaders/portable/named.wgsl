@@ -1,5 +1,5 @@
-// The place along an axis of `len` elements that an index names: negative ones count from the end, those
-// outside are clamped. `len` is not 0.
+// Normalizes an index along an axis of `len` elements: negative indices count from the end,
+// out-of-range indices are clamped. `len` must not be 0.
 fn named(index: u32, len: u32) -> u32 {
     let n = bitcast<i32>(len);
     let i = bitcast<i32>(index);

@@ -1,5 +1,5 @@
-// A layer norm or RMS norm of rows of any stride; of STATS = 1 only what is known of each row. See
-// norm_row.wgsl.
+// LayerNorm or RMSNorm of rows of any stride. With STATS = 1, only the row statistics are written.
+// See norm_row.wgsl.
 // uses norm_row.wgsl: DTYPE, PER
 // uses norm_value.wgsl: Row
 // uses prelude.wgsl: float_of, lane_of, word_of
@@ -12,7 +12,7 @@ struct Params {
     x_row: u32,
     x_stride: u32,
     eps: f32,
-    // Rows lie x_row apart, and each x_count of them x_outer.
+    // Row strides: x_row between rows, x_outer between groups of x_count rows.
     x_count: u32,
     x_outer: u32,
 }

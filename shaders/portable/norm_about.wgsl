@@ -1,4 +1,4 @@
-// What the invocations of a row find out together for its norm.
+// Row statistics of a norm, reduced across the threads of a row.
 // uses channel_norm_stats.wgsl or norm.wgsl or norm_plain_vectors.wgsl or norm_residual.wgsl or norm_residual_vectors.wgsl: p
 // uses norm_row.wgsl or row_vectors.wgsl: DTYPE
 // uses norm_scale.wgsl: scale_for, scaled_eps
@@ -6,9 +6,9 @@
 // uses prelude.wgsl: F16, as_float, is_nan, magnitude
 // uses row_floats.wgsl: GREATEST, SUM, over_row
 
-// The sum of v, v^2 or (v - mean)^2 is of scaled elements.
+// Power of two by which the row is scaled. The sums of v, v^2 and (v - mean)^2 use scaled elements.
 fn about_size(size: f32) -> f32 {
-    // The squares of an f16 fit.
+    // Squares of F16 values cannot overflow F32.
     if DTYPE == F16 {
         return 1.0;
     }

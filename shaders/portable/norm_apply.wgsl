@@ -1,5 +1,4 @@
-// y of a norm, given what is known of each row: rows of any stride, any dtype. One invocation writes
-// one word.
+// Norm from stored row statistics, for rows of any stride and dtype. A thread writes one word.
 // uses norm_value.wgsl: Row, normalized
 // uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 
@@ -10,7 +9,7 @@ struct Params {
     x_row: u32,
     x_stride: u32,
     eps: f32,
-    // Rows lie x_row apart, and each x_count of them x_outer.
+    // Row strides: x_row between rows, x_outer between groups of x_count rows.
     x_count: u32,
     x_outer: u32,
 }

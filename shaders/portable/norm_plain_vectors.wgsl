@@ -1,4 +1,4 @@
-// A norm of rows of whole vectors. See norm_vectors.wgsl.
+// Norm of one operand with 16-byte vectors. See norm_vectors.wgsl.
 // uses row_vectors.wgsl: PARTS, VECTORS, floats, held, vectors_in
 // uses rows.wgsl: THREADS, thread
 
@@ -9,7 +9,7 @@ struct Params {
     x_row: u32,
     x_stride: u32,
     eps: f32,
-    // Rows lie x_row apart, and each x_count of them x_outer.
+    // Row strides: x_row between rows, x_outer between groups of x_count rows.
     x_count: u32,
     x_outer: u32,
     y_panels: u32,
@@ -23,7 +23,7 @@ struct Params {
 
 override BETA: u32 = 0u;
 
-// Fills `held`, with zeros beyond the row.
+// Loads the row into `held`, zero-padded.
 fn elements(row: u32, units: u32) {
     let own = min(row, p.rows - 1u);
     let start = vectors_in(p.x_offset + own / p.x_count * p.x_outer + own % p.x_count * p.x_row);

@@ -1,4 +1,5 @@
-// sum = x + residual + bias, rounded to its dtype, and its layer norm or RMS norm. See norm_row.wgsl.
+// Residual add and norm in one kernel: sum = x + residual + bias, rounded to its dtype, and its
+// LayerNorm or RMSNorm. See norm_row.wgsl.
 // uses norm_row.wgsl: DTYPE, PER
 // uses norm_value.wgsl: Row
 // uses prelude.wgsl: float_of, round_to, word_of
@@ -27,7 +28,7 @@ struct Params {
 override BETA: u32 = 0u;
 override BIAS: u32 = 0u;
 
-// In units of PER elements: word or element `unit` of a row.
+// Index of word or element `unit` of a row, in units of PER elements.
 fn place(offset: u32, row_stride: u32, stride: u32, row: u32, unit: u32) -> u32 {
     let start = offset + row * row_stride;
     if PER > 1u {

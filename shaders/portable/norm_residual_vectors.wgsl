@@ -1,5 +1,5 @@
-// sum = x + residual + bias, rounded to its dtype, and its norm, of rows of whole vectors. See
-// norm_vectors.wgsl.
+// Residual add and norm in one kernel, with 16-byte vectors: sum = x + residual + bias, rounded to
+// its dtype, and its norm. See norm_vectors.wgsl.
 // uses row_vectors.wgsl: PARTS, VECTORS, floats, held, vectors_in, words_of
 // uses rows.wgsl: THREADS, thread
 
@@ -28,7 +28,7 @@ struct Params {
 override BETA: u32 = 0u;
 override BIAS: u32 = 0u;
 
-// Fills `held` with the sums, with zeros beyond the row, and stores them.
+// Computes the sums into `held`, zero-padded, and stores them.
 fn elements(row: u32, units: u32) {
     let own = min(row, p.rows - 1u);
     let start = vectors_in(p.x_offset + own * p.x_row);

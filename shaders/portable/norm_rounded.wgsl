@@ -1,4 +1,4 @@
-// A norm of F32 that also writes its result in 16 bits. See norm_vectors.wgsl.
+// F32 norm that also stores its result rounded to 16 bits. See norm_vectors.wgsl.
 // uses halves.wgsl: two_bits
 
 @group(0) @binding(5) var<storage, read_write> rounded: array<vec2<u32>>;

@@ -1,10 +1,11 @@
-// y = (v - mean) / sqrt(mean((v - mean)^2) + eps) * gamma + beta of dense rows, or
-// v / sqrt(mean(v^2) + eps) * gamma + beta with RMS = 1. The kernel that includes this says what v is,
-// with `element` and `keep`, and where the results go, with `finish`.
+// LayerNorm: y = (v - mean) / sqrt(mean((v - mean)^2) + eps) * gamma + beta, of dense rows. RMSNorm
+// (RMS = 1): y = v / sqrt(mean(v^2) + eps) * gamma + beta. The including kernel defines v with
+// `element` and `keep`, and stores the results with `finish`.
 //
-// A workgroup takes 256 / THREADS rows. A unit is a whole word of PER elements where rows are dense and aligned,
-// else one element. Up to CACHE units a thread are read once; rows of more (CACHE = 0) several times.
-// The mean is corrected by the mean of what is left after it, so that large means lose nothing.
+// A workgroup processes 256 / THREADS rows. A unit is a whole word of PER elements if rows are
+// dense and aligned, else one element. Rows of at most CACHE units per thread are read once. Longer
+// rows (CACHE = 0) are read several times. A second pass corrects the mean by the mean of the
+// residuals, so that large means lose no precision.
 // uses channel_norm_stats.wgsl or norm.wgsl or norm_residual.wgsl: element, finish, finish_row, keep, p, weigh
 // uses norm_about.wgsl: about_size, mean_of, row_of, size_of, sums_of
 // uses norm_value.wgsl: RMS, normalized
@@ -15,7 +16,7 @@
 override DTYPE: u32 = 0u;
 override PER: u32 = 1u;
 override CACHE: u32 = 4u;
-// The most that CACHE * PER is.
+// Maximum of CACHE * PER.
 const HELD: u32 = 32u;
 
 fn held_rows(row: u32, units: u32) {

@@ -1,4 +1,4 @@
-// sum = x + residual + bias, where rows are not whole words. One invocation writes one word.
+// sum = x + residual + bias, for rows that are not whole words. A thread writes one word.
 // uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 
 struct Params {

@@ -1,12 +1,12 @@
-// One element of a norm, given what is known of its row. Rows are computed times a power of two, where
-// the squares of their elements would leave the range of f32.
+// One element of a norm, computed from the row statistics. Rows are scaled by a power of two if
+// squares of their elements would overflow or underflow F32.
 
 override RMS: u32 = 0u;
 
 struct Row {
-    // The power of two.
+    // The power of two that scales the row.
     scale: f32,
-    // The mean of scaled elements, and what was missing from it.
+    // Mean of the scaled elements, and the correction to add to it.
     mean: f32,
     rest: f32,
     // 1 / sqrt(variance + eps), of scaled elements.

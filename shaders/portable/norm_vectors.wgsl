@@ -1,5 +1,6 @@
-// As norm_row.wgsl for rows of whole vectors; see row_vectors.wgsl. The kernel that includes this says
-// what the rows are, with `elements`, which stores a sum where there is one, and where weights are.
+// norm_row.wgsl with 16-byte vectors; see row_vectors.wgsl. The including kernel loads the rows
+// with `elements`, which also stores the residual sum if there is one, and defines the location of
+// gamma and beta.
 // uses norm_about.wgsl: about_size, mean_of, row_of, size_of
 // uses norm_alone.wgsl or norm_rounded.wgsl: write_also
 // uses norm_plain_vectors.wgsl or norm_residual_vectors.wgsl: BETA, beta, elements, gamma, p, y
@@ -26,8 +27,8 @@ fn sizes_of(size: f32, v: vec4<f32>) -> f32 {
     return size_of(size_of(size_of(size_of(size, v.x), v.y), v.z), v.w);
 }
 
-// Where a vector of the result lies: in its row, or in panels of 32 elements of 16 bits of all rows, as `gemm_laid_f16.comp`
-// takes them.
+// Index of a result vector: dense rows, or panels of 32 16-bit elements of all rows, the layout
+// that `gemm_laid_f16.comp` reads.
 fn place_of(row: u32, unit: u32, first: u32) -> u32 {
     if p.y_panels != 0u {
         return (unit / 4u * p.rows + row) * 4u + unit % 4u;

@@ -1,5 +1,5 @@
-// Sums, products, greatest and least of numbers of 32 bits: those of floats (IN <= BF16) are f32, others
-// wrap. The kernel that includes this declares IN.
+// Reduction functions on 32-bit numbers: sum, product, maximum and minimum. Floats (IN <= BF16) are
+// F32; integers wrap. The including kernel declares IN.
 // uses cumsum.wgsl or cumsum_vectors.wgsl or reduce.wgsl or scatter.wgsl: IN
 // uses prelude.wgsl: BF16, I32, I8, U8, float_of, fmax, fmin, int_of, uint_of
 
@@ -9,7 +9,7 @@ const PROD: u32 = 1u;
 const MAX: u32 = 2u;
 const MIN: u32 = 3u;
 
-// An element as 32 bits.
+// An element widened to 32 bits.
 fn number_of(word: u32, lane: u32, dtype: u32) -> u32 {
     if dtype <= BF16 {
         return bitcast<u32>(float_of(word, lane, dtype));
@@ -20,7 +20,7 @@ fn number_of(word: u32, lane: u32, dtype: u32) -> u32 {
     return uint_of(word, lane, dtype);
 }
 
-// The result over nothing.
+// The identity element of the reduction.
 fn identity() -> u32 {
     if OP == SUM {
         return 0u;
@@ -63,7 +63,7 @@ fn combine(a: u32, b: u32) -> u32 {
     if OP == PROD {
         return a * b;
     }
-    // Signed numbers are in order with the sign bit flipped.
+    // Flipping the sign bit makes signed numbers comparable as unsigned.
     let flip = select(0u, 0x80000000u, IN == I32 || IN == I8);
     return select(b, a, ((a ^ flip) >= (b ^ flip)) == (OP == MAX));
 }

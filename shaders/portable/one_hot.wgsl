@@ -1,5 +1,5 @@
-// y[i, j] = `one` where index i names j of `depth`, else 0, by bits. Negative indices count from the end.
-// One invocation writes one word: 4 / ELEM_BYTES elements.
+// OneHot: y[i, j] = `one` if index i selects j of `depth`, else 0, bit for bit. Negative indices
+// count from the end. A thread writes one word: 4 / ELEM_BYTES elements.
 // uses named.wgsl: named
 // uses prelude.wgsl: flat_group
 

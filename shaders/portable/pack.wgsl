@@ -1,4 +1,5 @@
-// y = x, f32 rounded to a narrower float or 32-bit integers cut to 8 bits. One invocation writes one word.
+// y = x, F32 rounded to 16-bit floats, or 32-bit integers truncated to 8 bits. A thread writes one
+// word.
 // uses prelude.wgsl: BF16, flat_group, float_bits, int_bits, lanes
 
 struct Params {

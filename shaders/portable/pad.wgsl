@@ -1,6 +1,6 @@
-// y = x with elements added before and after each axis, by bits. MODE is 0 for the constant `value`,
-// 1 for reflections, 2 for repeated edges, 3 for repetitions. The operand is strided, of RANK axes.
-// One invocation writes one word: 4 / ELEM_BYTES elements.
+// Pad: y = x with elements added before and after each axis, bit for bit. MODE 0: constant `value`;
+// 1: reflect; 2: edge; 3: wrap. The operand is strided and has RANK axes. A thread writes one word:
+// 4 / ELEM_BYTES elements.
 // uses prelude.wgsl: bits_of
 // uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
@@ -21,7 +21,7 @@ struct Params {
 override RANK: u32 = 2u;
 override MODE: u32 = 0u;
 
-// The place in an axis of `n` elements for place `at` of the padded one, outside 0 to n - 1.
+// Source index in an axis of `n` elements, for padded index `at` outside the operand.
 fn beyond(at: u32, before: u32, n: u32) -> u32 {
     if MODE == 1u {
         return select(2u * (n - 1u) - (at - before), before - at, at < before);
@@ -32,7 +32,7 @@ fn beyond(at: u32, before: u32, n: u32) -> u32 {
     return select(at - before - n, n - (before - at), at < before);
 }
 
-// The bits of element `i` of the result. Strides may be negative: the sum wraps.
+// Bits of result element `i`. Strides may be negative: the sum wraps.
 fn bits_at(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;
@@ -43,7 +43,7 @@ fn bits_at(i: u32) -> u32 {
         let before = p.before[axis / 4u][axis % 4u];
         let place = rest % size;
         rest /= size;
-        // Before the operand it wraps to a great number.
+        // Indices before the operand wrap to large numbers.
         var own = place - before;
         if own >= n {
             if MODE == 0u {

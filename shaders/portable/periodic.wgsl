@@ -1,6 +1,6 @@
-// y[i] = x[(i + start) mod n] along every axis of a strided operand of RANK axes, by bits: rotations and
-// repetitions. `shape` is that of the result, `sizes` are the operand's, each start is below its size.
-// One invocation writes one word: 4 / ELEM_BYTES elements.
+// Roll and tile: y[i] = x[(i + start) mod n] along every axis of a strided operand of RANK axes,
+// bit for bit. `shape` is the shape of the result, `sizes` that of the operand. Each start is below
+// its size. A thread writes one word: 4 / ELEM_BYTES elements.
 // uses prelude.wgsl: bits_of
 // uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
@@ -19,7 +19,7 @@ struct Params {
 
 override RANK: u32 = 2u;
 
-// The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
+// Source element of result element `i`. Strides may be negative: the sum wraps.
 fn source_of(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;
@@ -33,7 +33,7 @@ fn source_of(i: u32) -> u32 {
     return at;
 }
 
-// The bits of element `i` of the result.
+// Bits of result element `i`.
 fn bits_at(i: u32) -> u32 {
     let at = source_of(i);
     return bits_of(x[at / LANES], at % LANES, ELEM_BYTES);

@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-// Needs `scalar/wide.wgsl`.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Needs
+// `scalar/wide.wgsl`.
 // uses scalar/wide.wgsl: wide_product
 
 fn philox(start: vec4<u32>, seed: vec2<u32>) -> vec4<u32> {

@@ -1,8 +1,9 @@
-// One recurrent layer in one direction: at each step what the gates get is x, of the input, and h w + bias,
-// of the state before; recurrence_cell.wgsl says what they make of it. A workgroup takes ROWS rows of the batch through all
-// steps, so that nothing but it waits for a state. Two phases a step: products, one column of weights an
-// invocation; then new states, one element an invocation. States are f32: those of h, then those of c. With
-// HELD what the phases exchange is in shared memory, else in `states` and `scratch`. y is f32.
+// RNN, GRU or LSTM layer, one direction, all steps in one dispatch. The gate inputs of a step are
+// the input projection x plus h w + bias; recurrence_cell.wgsl defines the cell. A workgroup
+// processes ROWS rows of the batch through all steps, so workgroups need no synchronization. A step
+// has two phases: the matmul, one column of weights per thread; then the new states, one element
+// per thread. States are F32: first h, then c. With HELD, the phases exchange data in shared
+// memory, otherwise in `states` and `scratch`. y is F32.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses recurrence_cell.wgsl: CELL, GATES, LSTM, next_state
 
@@ -29,7 +30,7 @@ override ROWS: u32 = 1u;
 override HELD: u32 = 1u;
 
 const THREADS: u32 = 256u;
-// Numbers of shared memory: states of h, then what gates get of them.
+// Floats of shared memory: the h states, then the gate inputs computed from them.
 const POOL: u32 = 4096u;
 
 var<workgroup> pool: array<f32, POOL>;
@@ -76,7 +77,7 @@ fn multiply(rows: u32, local: u32) {
     for (var column = local; column < p.wide; column += THREADS) {
         var sums: array<f32, ROWS>;
         var k = 0u;
-        // Four weights under way at once.
+        // Four loads of weights in flight.
         for (; k + 4u <= p.size; k += 4u) {
             let w0 = weight(k * p.wide + column);
             let w1 = weight((k + 1u) * p.wide + column);

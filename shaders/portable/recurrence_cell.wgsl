@@ -1,4 +1,4 @@
-// What a recurrent layer makes of its gates, by CELL.
+// Recurrent cells, selected by CELL: new states from gate inputs.
 // uses prelude.wgsl: fmax
 // uses scalar/gate.wgsl: f_sigmoid
 // uses scalar/hyperbolic.wgsl: f_tanh
@@ -11,8 +11,8 @@ const TANH: u32 = 2u;
 const RELU: u32 = 3u;
 const GATES: u32 = select(select(1u, 3u, CELL == GRU), 4u, CELL == LSTM);
 
-// The next states of an element, h and c, from what its gates get of the input and of the state before, and from
-// its states.
+// Next h and c of an element. `x` contains the gate inputs of the input, `of_state` those of the
+// previous state.
 fn next_state(x: vec4<f32>, of_state: vec4<f32>, hidden: f32, cell: f32) -> vec2<f32> {
     let both = x + of_state;
     if CELL == LSTM {

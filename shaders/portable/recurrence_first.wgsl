@@ -1,5 +1,5 @@
-// The states before the first step: those of h and c as they are given, to `states`; of h also in the order that
-// recurrence_step.wgsl reads, zeros for rows beyond the batch.
+// Initial states of a recurrent layer: copies h and c to `states`. It also stores h in the
+// transposed layout that recurrence_step.wgsl reads, with zeros for rows beyond the batch.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 
 struct Params {

@@ -1,8 +1,9 @@
-// One step of a recurrent layer in one direction: what the gates get is x, of the input, and h w + bias, of the
-// state before; recurrence_cell.wgsl says what they make of it. A workgroup makes UNITS elements of the states of
-// ROWS rows of the batch: each invocation sums every PARTS-th term of all gates of an element for all rows, the
-// sums of the parts meet in shared memory. States of h lie as [size, rows], rows a multiple of ROWS, so that what
-// a term needs of all rows is two vectors. `states`, of h and then of c, and y are f32.
+// RNN, GRU or LSTM layer, one direction, one step per dispatch. The gate inputs are the input
+// projection x plus h w + bias; recurrence_cell.wgsl defines the cell. A workgroup computes UNITS
+// state elements of ROWS rows of the batch. A thread sums every PARTS-th term of all gates of an
+// element, for all rows; shared memory reduces the partial sums. The h states are stored as [size,
+// rows], with rows a multiple of ROWS, so that a term loads two vectors for all rows. `states` (h,
+// then c) and y are F32.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses recurrence_cell.wgsl: CELL, GATES, LSTM, next_state
 
@@ -33,7 +34,7 @@ const THREADS: u32 = 128u;
 const UNITS: u32 = 8u;
 const PARTS: u32 = 16u;
 const ROWS: u32 = 8u;
-// Terms under way at once.
+// Terms in flight per thread.
 const AHEAD: u32 = 4u;
 
 var<workgroup> pool: array<vec4<f32>, PARTS * GATES * 2u * UNITS>;
@@ -50,7 +51,7 @@ fn bias(i: u32) -> f32 {
     return float_of(bias_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
 }
 
-// The sums of this part for an element and ROWS rows, to shared memory.
+// Partial sums of an element for ROWS rows, stored in shared memory.
 fn multiply(first_row: u32, element: u32, part: u32, unit: u32) {
     var sums: array<vec4<f32>, 2u * GATES>;
     for (var first = part; first < p.size; first += AHEAD * PARTS) {
@@ -85,7 +86,7 @@ fn main(
     @builtin(local_invocation_index) local: u32,
 ) {
     let flat = flat_group(group, groups);
-    // The grid is that of the longest sequence of this way.
+    // All sequences of the dispatch share the grid of the longest one.
     if flat >= p.count || p.step >= p.steps {
         return;
     }
@@ -98,7 +99,7 @@ fn main(
     if p.reverse == 1u {
         step = p.steps - 1u - p.step;
     }
-    // Under way while the products are made.
+    // These loads overlap with the matmul.
     var x = vec4<f32>();
     var of_state = vec4<f32>();
     let token = row * p.steps + step;

@@ -1,11 +1,12 @@
-// y = sum, product, greatest or least of the elements of each row, of any axes and strides. Numbers are
-// handled as 32 bits: f32 for floats, integers that wrap; a row's result is rounded or cut once.
+// Reduction: y = sum, product, maximum or minimum of the elements of each row. Reduced axes and
+// strides are arbitrary. Numbers are 32 bits wide: F32 for floats, wrapping integers otherwise.
+// Each result is rounded or truncated once.
 //
-// A file beside this one says what the result over some units is: reduce_units.wgsl or reduce_vectors.wgsl.
+// reduce_units.wgsl or reduce_vectors.wgsl reduces the units of one thread.
 //
-// A workgroup takes 256 / THREADS rows, or the part number group % parts of them: then y has `parts` results a
-// row, each of `chunk` units. A unit is a whole word of PER elements where rows are dense and aligned,
-// else one element.
+// A workgroup processes 256 / THREADS rows. If rows are split into `parts`, it processes part
+// `group % parts`, `chunk` units long, and y receives `parts` results per row. A unit is a whole
+// word of PER elements if rows are dense and aligned, else one element.
 // uses numbers.wgsl: identity
 // uses prelude.wgsl: BF16, flat_group, float_bits, int_bits, lanes, nan
 // uses reduce_units.wgsl or reduce_vectors.wgsl: over_units
@@ -16,7 +17,7 @@
 struct Params {
     sizes: array<vec4<u32>, 2>,
     strides: array<vec4<u32>, 2>,
-    // The axes that number the rows come first, then those along them.
+    // Number of kept axes. They precede the reduced axes in the shape.
     kept: u32,
     along: u32,
     offset: u32,
@@ -24,7 +25,7 @@ struct Params {
     len: u32,
     parts: u32,
     chunk: u32,
-    // 1 where the result is divided by `count`.
+    // 1: divides the result by `count` (mean).
     mean: u32,
     count: u32,
 }
@@ -75,7 +76,7 @@ fn main(
         }
         return;
     }
-    // Several rows to a word; there are no parts.
+    // A word contains the results of several rows; rows are then not split into parts.
     workgroupBarrier();
     if thread == 0u {
         pool[own_row] = select(0u, all, row < p.rows);

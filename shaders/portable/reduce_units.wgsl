@@ -1,4 +1,4 @@
-// The result over units of a row of any axes and strides: see reduce.wgsl.
+// Reduces the units of a row with arbitrary axes and strides: see reduce.wgsl.
 // uses numbers.wgsl: combine, identity, number_of
 // uses prelude.wgsl: lane_of, word_of
 // uses reduce.wgsl: IN, PER, p
@@ -6,7 +6,7 @@
 
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 
-// Where element `i` of a row lies behind the row's first one.
+// Offset of element `i` of a row, relative to the row's first element.
 fn step_to(i: u32) -> u32 {
     var rest = i;
     var at = 0u;
@@ -19,7 +19,7 @@ fn step_to(i: u32) -> u32 {
     return at + rest * p.strides[p.kept / 4u][p.kept % 4u];
 }
 
-// The result over unit `i` of the row that begins at `start`.
+// Result over unit `i` of the row at offset `start`.
 fn unit_at(start: u32, i: u32) -> u32 {
     if PER == 1u {
         let at = start + step_to(i);
@@ -33,8 +33,8 @@ fn unit_at(start: u32, i: u32) -> u32 {
     return all;
 }
 
-// Units from `first` on, every THREADS-th, `count` of them, by blocks of 16 of 16: the error of a sum grows
-// slowly.
+// Result over `count` units, every THREADS-th from unit `first`. Sums are nested in blocks of 16,
+// so that rounding errors grow slowly.
 fn over_units(start: u32, first: u32, count: u32) -> u32 {
     var all = identity();
     for (var done = 0u; done < count; done += 256u) {

@@ -1,5 +1,5 @@
-// As reduce.wgsl for rows of whole vectors of PER elements: the elements of a unit are read at once, and
-// four units are on their way together.
+// reduce.wgsl with rows of whole vectors of PER elements. A unit is one vector load, and four loads
+// are in flight.
 // uses numbers.wgsl: combine, identity, number_of
 // uses reduce.wgsl: IN, PER
 // uses rows.wgsl: THREADS
@@ -8,7 +8,7 @@
 
 const AHEAD: u32 = 4u;
 
-// The result over a word, and over a vector.
+// Results over a word, and over a vector.
 fn word_result(word: u32) -> u32 {
     var all = number_of(word, 0u, IN);
     for (var lane = 1u; lane < PER / 4u; lane += 1u) {
@@ -22,7 +22,7 @@ fn vector_result(words: vec4<u32>) -> u32 {
     return combine(a, combine(word_result(words.z), word_result(words.w)));
 }
 
-// Units from `first` on, every THREADS-th, `count` of them, by blocks of 16 of 16.
+// Result over `count` units, every THREADS-th from unit `first`. Sums are nested in blocks of 16.
 fn over_units(row: u32, first: u32, count: u32) -> u32 {
     let start = row / PER + first;
     var all = identity();

@@ -1,10 +1,11 @@
-// y = sum over taps of weights times elements of x: COUNT taps along each of the AXES that change. `taps`
-// holds for such an axis from `first[axis]` on, result by result, the index of each tap and then its weight
-// (the bits of an f32). Elements of weight 0 are not read. With COUNT = 1 elements move by bits.
+// Resize: y = weighted sum of elements of x, with COUNT taps along each of the AXES resized axes.
+// For a resized axis, `taps` contains the index and the weight (F32 bits) of each tap, output by
+// output, from `first[axis]`. Elements with weight 0 are not read. With COUNT = 1, elements are
+// copied bit for bit.
 //
-// Results are planes of places: the places of a plane are those of the axes from the first one that changes
-// on, RANK of them. An invocation finds its taps once, for the places of one word, and takes EACH planes, one
-// after the other, through them; they begin with whole words.
+// The result is split into planes. A plane covers the RANK axes from the first resized one on. A
+// thread computes the taps of one word once, and then applies them to EACH planes. Planes begin at
+// whole words.
 // uses halves.wgsl: half_of, two_bits
 // uses prelude.wgsl: F32, bits_of, flat_group, lane_of, lanes, word_of
 
@@ -25,13 +26,13 @@ struct Params {
 
 override DTYPE: u32 = 0u;
 override RANK: u32 = 4u;
-// Bit i is set where axis i of a plane changes; AXES are counted.
+// Bit i is set if axis i of a plane is resized; AXES is the number of set bits.
 override CHANGED: u32 = 0u;
 override AXES: u32 = 2u;
 override COUNT: u32 = 2u;
 override EACH: u32 = 1u;
 
-// Of each axis that changes: the place of its first tap, and its stride.
+// For each resized axis: the index of its first tap, and its stride.
 struct Axes {
     tap: vec3<u32>,
     stride: vec3<u32>,
@@ -68,13 +69,15 @@ fn weight_of(axes: Axes, axis: u32, tap: u32) -> f32 {
     return bitcast<f32>(taps[axes.tap[axis] + tap * 2u + 1u]);
 }
 
-// Of each plane the word, the sum of a place, and that of the place before it in the word.
+// Per plane: the word, the sum of the current element, and the sum of the previous element of the
+// word.
 var<private> words: array<u32, EACH>;
 var<private> sums: array<f32, EACH>;
 var<private> sums_before: array<f32, EACH>;
 var<private> loaded: array<u32, EACH>;
 
-// Planes after the last are read as the last: their words are not stored.
+// Offset of plane `plane + j`. Planes beyond the end are clamped to the last; their words are not
+// stored.
 fn plane_at(plane: u32, j: u32) -> u32 {
     return (min(plane + j, p.planes - 1u) - plane) * p.plane_stride;
 }
@@ -95,7 +98,7 @@ fn add(at: u32, weight: f32, plane: u32) {
     if weight == 0.0 {
         return;
     }
-    // All are loaded before the first is converted, which may take branches.
+    // All loads are issued before the first conversion, which may branch.
     for (var j = 0u; j < EACH; j += 1u) {
         loaded[j] = x[word_of(at + plane_at(plane, j), DTYPE)];
     }

@@ -1,7 +1,7 @@
-// Normal random numbers mean + deviation z by Box and Muller (1958): of each pair of units u1, u2 of 24
-// bits, r = sqrt(-2 ln(u1 + 2^-24)), t = 2 pi u2; the even element is r cos t, the odd one r sin t.
-// Logarithm, sine and cosine are written out: those of the language may be 2^-11 off. One invocation
-// makes the four numbers of a block of random words.
+// Normal random numbers mean + deviation z by the Box-Muller transform (1958). For each pair of
+// 24-bit uniform numbers u1, u2: r = sqrt(-2 ln(u1 + 2^-24)), t = 2 pi u2. The even element is r
+// cos t, the odd one is r sin t. Logarithm, sine and cosine are implemented here, because the WGSL
+// builtins may have errors of 2^-11. A thread computes the four numbers of one Philox block.
 // uses philox.wgsl: philox
 // uses prelude.wgsl: flat_group, float_bits, lanes
 
@@ -23,7 +23,7 @@ override DTYPE: u32 = 0u;
 
 // -ln(x) for x in [2^-24, 1].
 fn minus_log(x: f32) -> f32 {
-    // x = m 2^e with m in [sqrt(1/2), sqrt(2)): nothing cancels next to 1.
+    // x = m 2^e with m in [sqrt(1/2), sqrt(2)): avoids cancellation near 1.
     let shifted = bitcast<u32>(x) - 0x3f3504f3u;
     let e = f32(bitcast<i32>(shifted) >> 23u);
     let m = bitcast<f32>((shifted & 0x7fffffu) + 0x3f3504f3u);
@@ -31,7 +31,7 @@ fn minus_log(x: f32) -> f32 {
     let s2 = s * s;
     let series = s2 * (0.33333334 + s2 * (0.2 + s2 * (0.14285715 + s2 * 0.11111111)));
     let log_m = 2.0 * (s + s * series);
-    // ln 2 in two parts, the first with few bits.
+    // ln 2 as two constants; the first has few bits, so its product with e is exact.
     return -(e * 0.693145751953125 + (e * 1.428606765330187e-6 + log_m));
 }
 

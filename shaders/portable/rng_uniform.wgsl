@@ -1,6 +1,6 @@
-// Uniform random numbers in [lo, hi): lo + span u, product and sum each rounded, then rounded to
-// DTYPE and lowered to `last` where that gives hi; u has 24 bits. One invocation makes the four
-// numbers of a block of random words.
+// Uniform random numbers in [lo, hi): lo + span u with a 24-bit u. Product and sum are rounded
+// separately, then the result is rounded to DTYPE. If this yields hi, it is replaced by `last`. A
+// thread computes the four numbers of one Philox block.
 // uses philox.wgsl: philox
 // uses prelude.wgsl: flat_group, float_bits, lanes, opaque, round_to
 

@@ -1,4 +1,5 @@
-// y = the four random words of each counter by one key. One invocation makes those of one counter.
+// y = four Philox random words per counter, with one key for all counters. A thread computes the
+// words of one counter.
 // uses philox.wgsl: philox
 // uses prelude.wgsl: flat_group
 

@@ -1,9 +1,9 @@
-// y = x with pairs (a, b) of the first n_rot elements of each head turned to (a cos - b sin, a sin +
-// b cos): see rope_turn.wgsl.
+// RoPE (rotary position embedding): rotates the pairs (a, b) of the first n_rot elements of each
+// head to (a cos - b sin, a sin + b cos). rope_turn.wgsl defines the pairs.
 //
-// The result is [batch, axis 1, axis 2, head dim]; strides are those of views: of the four axes of x; of
-// batch, axis 1, axis 2 and pair of the tables, 0 where they do not vary. `sizes`, `window` and
-// `checks` are of rope_update.wgsl.
+// The result is [batch, axis 1, axis 2, head dim]. Strides belong to views: the four axes of x;
+// batch, axis 1, axis 2 and pair of the tables, 0 for broadcast axes. rope_update.wgsl uses
+// `sizes`, `window` and `checks`.
 // uses prelude.wgsl: bits_of, float_of, lane_of, lanes, word_of
 // uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
 
@@ -47,7 +47,7 @@ fn x_element(at: u32) -> f32 {
     return float_of(x[word_of(at, DTYPE)], lane_of(at, DTYPE), DTYPE);
 }
 
-// The bits of an element of the result.
+// Bits of an element of the result.
 fn turned(i: u32) -> u32 {
     let d = i % p.head_dim;
     let second = i / p.head_dim % p.second;

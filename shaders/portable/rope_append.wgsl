@@ -1,7 +1,8 @@
-// What stands before attention of new tokens, in one: queries turned as in rope.wgsl, dense; keys turned and
-// values as they are into windows at the same starts of two states alike, dense, whose heads are as long and
-// whole words. Nothing is written if the record of some data check says that the run failed. One invocation
-// writes the same word of HEADS neighbouring heads: of the queries, then of the keys, then of the values.
+// RoPE and KV cache append in one dispatch, before the attention of new tokens. Rotated queries are
+// written to a dense tensor (see rope.wgsl). Rotated keys and unchanged values are written to
+// windows of two states, at the same starts. The states are dense, with heads of the same size, a
+// multiple of a word. If the record of a data check reports a failed run, nothing is written. A
+// thread writes the same word of HEADS adjacent heads: first queries, then keys, then values.
 // uses prelude.wgsl: bits_of, flat_group, float_of, lane_of, lanes, word_of
 // uses rope_turn.wgsl: DTYPE, turn_of, turned_pair
 // uses window.wgsl: size_of, start_of
@@ -56,16 +57,17 @@ struct Params {
 @group(0) @binding(9) var<storage, read_write> values: array<u32>;
 @group(0) @binding(10) var<storage, read> faults: array<u32>;
 
-// The elements of a head: divisions by what compilers do not know take long.
+// Elements of a head. It is a constant because divisions by values unknown to the compiler are
+// slow.
 override HEAD: u32 = 64u;
-// Divides the heads of queries and of keys.
+// Heads per thread: a divisor of the query heads and of the KV heads.
 override HEADS: u32 = 1u;
 
-// 0 for queries, 1 for keys, 2 for values; where its head begins, and the distance of elements.
+// 0: queries, 1: keys, 2: values. Then the offset of the head and the stride of its elements.
 var<private> part: u32;
 var<private> start: u32;
 var<private> dim: u32;
-// Where the tables of the head's position begin.
+// Offsets of the cosine and sine tables of the head's position.
 var<private> cos_start: u32;
 var<private> sin_start: u32;
 
@@ -85,7 +87,7 @@ fn element(d: u32) -> f32 {
     return float_of(word_at(at), lane_of(at, DTYPE), DTYPE);
 }
 
-// The bits of element d of the head.
+// Bits of element d of the head.
 fn bits_at(d: u32) -> u32 {
     if part == 2u || d >= p.n_rot {
         let at = start + d * dim;
@@ -110,7 +112,7 @@ fn main(
     if i >= q_numel + 2u * k_numel {
         return;
     }
-    // Looked at when there is something to write, so that nothing waits for it before.
+    // Tested right before the write, so that no earlier instruction waits for these loads.
     var failed = 0u;
     for (var check = 0u; check < p.checks; check += 1u) {
         failed |= faults[check * 64u];

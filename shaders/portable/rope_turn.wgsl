@@ -1,5 +1,5 @@
-// How pairs of the first n_rot elements of a head are turned: elements (i, i + n_rot / 2), or (2 i, 2 i + 1)
-// where `adjacent`. Includes have p, cosines and sines.
+// RoPE pair rotation. The pairs of the first n_rot elements of a head are (i, i + n_rot / 2), or (2
+// i, 2 i + 1) if `adjacent`. The including shader declares p, cosines and sines.
 // uses attention_token.wgsl or rope.wgsl or rope_append.wgsl: cosines, p, sines
 // uses prelude.wgsl: float_bits, float_of, lane_of, word_of
 
@@ -9,7 +9,7 @@ override SIN: u32 = 0u;
 
 struct Turn {
     pair: u32,
-    // The other element of the pair, and whether this is its second.
+    // Index of the pair's other element, and whether this element is the second one.
     other: u32,
     is_b: bool,
 }
@@ -24,7 +24,7 @@ fn turn_of(d: u32) -> Turn {
     return Turn(select(d, d - half, is_b), select(d + half, d - half, is_b), is_b);
 }
 
-// The bits of the element `own`, turned with the other one of its pair by the tables' numbers there.
+// Bits of the rotated element `own` of a pair. `cos_at` and `sin_at` index the tables.
 fn turned_pair(own: f32, other: f32, cos_at: u32, sin_at: u32, is_b: bool) -> u32 {
     let kept = own * float_of(cosines[word_of(cos_at, COS)], lane_of(cos_at, COS), COS);
     let mixed = other * float_of(sines[word_of(sin_at, SIN)], lane_of(sin_at, SIN), SIN);

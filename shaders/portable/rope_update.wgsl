@@ -1,6 +1,6 @@
-// What rope.wgsl turns, into a window at starts that are data of a dense state y of as long heads, which
-// are whole words; nothing is written if the record of some data check says that the run failed. One
-// invocation writes one word.
+// RoPE with DynamicUpdate: writes the rotated heads of rope.wgsl to a window of the dense state y,
+// at `starts`. The heads of y have the same size, a multiple of a word. If the record of a data
+// check reports a failed run, nothing is written. A thread writes one word.
 // uses prelude.wgsl: flat_group, lanes
 // uses rope.wgsl: p, turned
 // uses rope_turn.wgsl: DTYPE
@@ -22,7 +22,7 @@ fn main(
     if (i >= p.numel) {
         return;
     }
-    // Looked at when there is something to write, so that nothing waits for it before.
+    // Tested right before the write, so that no earlier instruction waits for these loads.
     var failed = 0u;
     for (var check = 0u; check < p.checks; check += 1u) {
         failed |= faults[check * 64u];

@@ -1,4 +1,4 @@
-// What rope.wgsl turns, dense. One invocation writes one word.
+// RoPE to a dense result: see rope.wgsl. A thread writes one word.
 // uses prelude.wgsl: flat_group, lanes
 // uses rope.wgsl: p, turned
 // uses rope_turn.wgsl: DTYPE

@@ -1,5 +1,5 @@
-// What the invocations of a row find out together: sums of two floats, or the greatest of one. The order
-// is fixed: clusters as trees, 16 sums of every 16th cluster, then their sum.
+// Row reductions across the threads of a row: the sum of two floats, or the maximum of one. The
+// order is fixed: trees within clusters, then 16 sums over every 16th cluster, then their sum.
 // uses cluster.wgsl: shuffle_xor2
 // uses prelude.wgsl: fmax
 // uses rows.wgsl: ALIKE, CLUSTERS, local, mate, own_row, thread
@@ -16,7 +16,7 @@ fn join(a: vec2<f32>, b: vec2<f32>, how: u32) -> vec2<f32> {
     return a + b;
 }
 
-// Every invocation of the workgroup must call this.
+// All threads of the workgroup must call it.
 fn over_row(x: vec2<f32>, how: u32) -> vec2<f32> {
     var mine = x;
     for (var mask = 1u; mask < ALIKE; mask *= 2u) {
@@ -52,7 +52,7 @@ fn over_row(x: vec2<f32>, how: u32) -> vec2<f32> {
     return all;
 }
 
-// A sum that is added to often: by blocks of 64, so that its error grows slowly.
+// Accumulator for long sums: adds in blocks of 64, so that rounding errors grow slowly.
 struct Total {
     low: vec2<f32>,
     high: vec2<f32>,

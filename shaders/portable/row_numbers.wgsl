@@ -1,12 +1,13 @@
-// What the invocations of a row make of their numbers together (see numbers.wgsl). The order is fixed: clusters
-// as trees, 16 results of every 16th cluster of a row, then theirs.
+// Row reductions of 32-bit numbers across the threads of a row (see numbers.wgsl). The order is
+// fixed: trees within clusters, then 16 results over every 16th cluster of a row, then their
+// result.
 // uses cluster.wgsl: shuffle_xor
 // uses numbers.wgsl: combine
 // uses rows.wgsl: ALIKE, CLUSTERS, local, mate, own_row, thread
 
 var<workgroup> pool: array<u32, 272>;
 
-// Every invocation of the workgroup must call this.
+// All threads of the workgroup must call it.
 fn over_row(mine: u32) -> u32 {
     var own = mine;
     for (var mask = 1u; mask < ALIKE; mask *= 2u) {

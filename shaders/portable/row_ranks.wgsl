@@ -1,5 +1,5 @@
-// Floats as integers in the same order, so that the greatest of many is found by comparisons of integers. NaN is the
-// greatest of all.
+// Order-preserving integer keys of floats, so that integer comparisons find the maximum. NaN has
+// the greatest key.
 
 fn rank_of(x: f32) -> i32 {
     let i = bitcast<i32>(x);

@@ -1,17 +1,18 @@
-// With halves.wgsl: rows of whole vectors of 16 bytes, dense and aligned: an invocation keeps up to VECTORS of them, every
-// THREADS-th, and reads all before it uses one. A vector is PARTS times four floats.
+// Rows of whole 16-byte vectors, dense and aligned; used with halves.wgsl. A thread caches up to
+// VECTORS vectors, every THREADS-th, and loads all of them before it uses one. A vector is PARTS
+// times four floats.
 // uses halves.wgsl: both_of, has_small, two_bits
 // uses prelude.wgsl: F16, F32, NATIVE_HALVES
 
 override DTYPE: u32 = 0u;
 override VECTORS: u32 = 4u;
 const PARTS: u32 = select(2u, 1u, DTYPE == F32);
-// The most that VECTORS * PARTS is.
+// Maximum of VECTORS * PARTS.
 const HELD: u32 = 16u;
 
 var<private> held: array<vec4<f32>, HELD>;
 
-// Four floats of a vector.
+// Unpacks four floats of a vector.
 fn floats(words: vec4<u32>, part: u32) -> vec4<f32> {
     if DTYPE == F32 {
         return bitcast<vec4<f32>>(words);
@@ -23,7 +24,7 @@ fn floats(words: vec4<u32>, part: u32) -> vec4<f32> {
     return vec4<f32>(both_of(two.x, DTYPE), both_of(two.y, DTYPE));
 }
 
-// The vector of PARTS times four floats; `b` is of no use where there is one.
+// Packs PARTS times four floats into a vector. `b` is ignored if PARTS is 1.
 fn words_of(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
     if DTYPE == F32 {
         return bitcast<vec4<u32>>(a);
@@ -36,7 +37,7 @@ fn words_of(a: vec4<f32>, b: vec4<f32>) -> vec4<u32> {
     );
 }
 
-// Vectors in this many elements.
+// Number of vectors in `elements` elements.
 fn vectors_in(elements: u32) -> u32 {
     return elements / (4u * PARTS);
 }

@@ -1,6 +1,7 @@
-// y[row] = the index drawn from a sorted row by its weights (`sample_weights.wgsl`): the shortest
-// prefix stays whose weight reaches `top_p` (in units of 2^-63) of the total; of it the first index at
-// which the running weight exceeds u times the weight of what stayed. All in whole numbers. One
+// Top-p sampling: y[row] = index drawn from a sorted row by its weights (`sample_weights.wgsl`).
+// The kernel keeps the shortest prefix whose weight reaches `top_p` (in units of 2^-63) of the
+// total. It returns the first index at which the running weight exceeds u times the weight of the
+// prefix. All arithmetic is in integers, so the result does not depend on the order of sums. A
 // workgroup draws one row.
 // uses philox.wgsl: philox
 // uses prelude.wgsl: flat_group
@@ -31,7 +32,7 @@ struct Params {
 const LOWEST: u32 = 0xff800000u;
 
 var<workgroup> part: array<vec2<u32>, 256>;
-// Where a search is: the place it found and the running weight up to there, that place excluded.
+// Search state: the current position, and the sum of the weights before it.
 var<workgroup> place: u32;
 var<workgroup> running: vec2<u32>;
 
@@ -51,7 +52,7 @@ fn weight_of(row: u32, i: u32) -> vec2<u32> {
     return vec2(weights[at], weights[at + 1u]);
 }
 
-// The sum over the row, in every invocation.
+// Total weight of the row; every thread receives it.
 fn total_of(row: u32, local: u32) -> vec2<u32> {
     var own = vec2(0u, 0u);
     for (var block = local; block < p.blocks; block += 256u) {
@@ -70,8 +71,8 @@ fn total_of(row: u32, local: u32) -> vec2<u32> {
     return total;
 }
 
-// Goes on through the `count` sums in `part`: by one invocation, `place` moves up and `running` grows
-// until adding the next would reach `least`.
+// Advances the search over the `count` sums in `part`. One thread increments `place` and `running`
+// until the next addition would reach `least`.
 fn walk(count: u32, least: vec2<u32>) {
     for (var i = 0u; i < count; i += 1u) {
         let next = add64(running, part[i]);
@@ -83,8 +84,8 @@ fn walk(count: u32, least: vec2<u32>) {
     }
 }
 
-// Leaves in `place` the first element at which the running weight is at least `least`, and in
-// `running` the weight before it.
+// Sets `place` to the first element at which the running weight is at least `least`, and `running`
+// to the weight before it.
 fn search(row: u32, local: u32, least: vec2<u32>) {
     if local == 0u {
         place = 0u;

@@ -1,10 +1,10 @@
-// The weight exp((logit - greatest) / temperature) of each of the first `kept` logits of a sorted row
-// as a whole number of 2^-`fraction`, and the sum of each block of 256 weights. Logits are given by
-// their keys: `top_k_keys.wgsl` with the greatest first and NaN as -inf.
+// Sampling weights: exp((logit - maximum) / temperature) of the first `kept` logits of a sorted
+// row, as integers in units of 2^-`fraction`, and the sum of each block of 256 weights. Logits are
+// represented by their keys (`top_k_keys.wgsl`, largest first, NaN as -inf).
 //
-// With c = log2(e) / temperature, the weight is 2^-t, t = (greatest - logit) c, all in whole numbers:
-// c = (c_high, c_low) 2^c_exponent with its highest bit set. Errors are below 2^-50 of the weight plus
-// half a unit. One workgroup takes one block.
+// With c = log2(e) / temperature, the weight is 2^-t with t = (maximum - logit) c, in integer
+// arithmetic. c = (c_high, c_low) 2^c_exponent with its highest bit set. Errors are below 2^-50 of
+// the weight plus half a unit. A workgroup processes one block.
 // uses prelude.wgsl: flat_group
 // uses wide64.wgsl: add64, leading_zeros64, mul_high64, shl64, shr64, sub64
 
@@ -28,13 +28,13 @@ const INFINITY_BITS: u32 = 0x7f800000u;
 
 var<workgroup> part: array<vec2<u32>, 256>;
 
-// The bits of the f32 that has this key.
+// F32 bits of the logit with this key.
 fn bits_of_key(key: u32) -> u32 {
     let up = ~key;
     return select(~up, up ^ 0x80000000u, up >= 0x80000000u);
 }
 
-// |x| as a whole number of 2^(exponent - 188), exponent at least that of x.
+// |x| as an integer in units of 2^(exponent - 188); `exponent` is at least that of x.
 fn magnitude64(bits: u32, exponent: u32) -> vec2<u32> {
     let own = (bits >> 23u) & 0xffu;
     let fraction = bits & 0x7fffffu;
@@ -54,7 +54,7 @@ fn power(f: vec2<u32>) -> vec2<u32> {
         vec2(0xc6dc54b8u, 0x4c1bf828u), vec2(0xd588e19bu, 0x48e1e9b9u),
         vec2(0xf545eb73u, 0x45cae0f1u), vec2(0xe6243d8au, 0x42d561b3u),
     );
-    // ln(2)^n / n!, from n = 9 down, in units of 2^-64.
+    // Taylor coefficients ln(2)^n / n!, from n = 9 down, in units of 2^-64.
     var series = array<vec2<u32>, 9>(
         vec2(0x5253d395u, 0x000001b5u), vec2(0x0223a5c8u, 0x0000162cu),
         vec2(0xfe2c4586u, 0x0000ffe5u), vec2(0x97c363c4u, 0x000a1848u),
@@ -83,7 +83,7 @@ fn weight(key: u32, greatest_key: u32) -> vec2<u32> {
     let exponent = max(1u, max((x >> 23u) & 0xffu, (greatest >> 23u) & 0xffu));
     let a = magnitude64(greatest, exponent);
     let b = magnitude64(x, exponent);
-    // greatest - x > 0: of unlike signs, both positive, both negative.
+    // maximum - x > 0. Three cases: signs differ, both positive, both negative.
     var d = add64(a, b);
     if (x ^ greatest) < 0x80000000u {
         if x < 0x80000000u {

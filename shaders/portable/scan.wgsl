@@ -1,16 +1,16 @@
-// What the invocations of a row find out together for its scan.
+// Prefix scan across the threads of a row.
 // uses cluster.wgsl: shuffle_xor
 // uses numbers.wgsl: combine, identity
 // uses row_numbers.wgsl: pool
 // uses rows.wgsl: ALIKE, CLUSTERS, THREADS, local, mate, own_row, thread
 
 struct Before {
-    // The result over the invocations of the row before this one, and over all.
+    // Results over the threads of the row before this one, and over all threads.
     own: u32,
     all: u32,
 }
 
-// Every invocation of the workgroup must call this.
+// All threads of the workgroup must call it.
 fn before_me(mine: u32) -> Before {
     var own = identity();
     if THREADS == 1u {

@@ -1,10 +1,13 @@
-// y = data in slices of `inner` elements, each with the updates whose key names it, in their order: with
-// REDUCE the elements are combined, else the last update stays. The keys of `updates` slices are sorted;
-// places[r] is the update that has key r. Without DATA every slice begins with the result over nothing.
-// With STARTS the third argument has instead of the keys, for each slice and one more, the first rank whose key is at
-// least that (scatter_starts.wgsl): slices of many elements look it up once, not for each element.
-// Combined numbers are handled as 32 bits: f32 for floats, integers that wrap; what no key names keeps its
-// bits. One invocation writes one word: no two combine the same element, whose order is fixed.
+// Scatter: y = data in slices of `inner` elements. Each slice receives the updates with its key, in
+// order. With REDUCE the elements are combined, otherwise the last update wins. Keys of the
+// `updates` slices are sorted; places[r] is the update with rank r. Without DATA, every slice
+// starts with the identity of the reduction. With STARTS, the third argument contains the first
+// rank with key >= i for each slice i and one more (scatter_starts.wgsl). Large slices then search
+// once, not once per element.
+//
+// Combined numbers are 32 bits wide: F32 for floats, wrapping integers otherwise. Elements without
+// updates keep their bits. A thread writes one word, so no two threads combine the same element and
+// the order is fixed.
 // uses numbers.wgsl: combine, identity, number_of
 // uses prelude.wgsl: BF16, bits_of, flat_group, float_bits, int_bits, lane_of, lane_shift, lanes, word_of
 // uses scatter_rank.wgsl: rank_of
@@ -27,7 +30,7 @@ override REDUCE: u32 = 1u;
 override DATA: u32 = 1u;
 override STARTS: u32 = 0u;
 
-// The first rank whose key is at least that of a slice.
+// First rank whose key is at least `slice`.
 fn start_of(slice: u32) -> u32 {
     if STARTS == 1u {
         return keys[slice];
@@ -35,7 +38,8 @@ fn start_of(slice: u32) -> u32 {
     return rank_of(slice, p.updates);
 }
 
-// True if the update of this rank, which is not before the slice's first, belongs to the slice, which ends before `end`.
+// True if the update of this rank belongs to the slice. `rank` is not before the slice's first
+// rank, and the slice ends before `end`.
 fn is_of(rank: u32, slice: u32, end: u32) -> bool {
     if STARTS == 1u {
         return rank < end;
@@ -43,7 +47,7 @@ fn is_of(rank: u32, slice: u32, end: u32) -> bool {
     return rank < p.updates && keys[min(rank, max(p.updates, 1u) - 1u)] == slice;
 }
 
-// The bits of a number as an element, in the low end.
+// Bits of a number as an element, in the low bits of the word.
 fn bits_from(number: u32) -> u32 {
     if IN <= BF16 {
         return float_bits(bitcast<f32>(number), IN);
@@ -55,7 +59,7 @@ fn update_at(rank: u32, within: u32) -> u32 {
     return places[rank] * p.inner + within;
 }
 
-// The bits of element `i` of the result.
+// Bits of result element `i`.
 fn bits_at(i: u32) -> u32 {
     let bytes = 4u >> lane_shift(IN);
     let slice = i / p.inner;

@@ -1,7 +1,8 @@
-// keys[i] = the element of a dense tensor that update i goes to: the place of the update, but along one
-// axis where its index says. `shape` is that of the RANK axes of indices, `strides` are the tensor's.
-// Negative indices count from the end; others outside the axis are clamped (a check of its own fails the
-// run). One invocation writes one key.
+// ScatterElements keys: keys[i] = target element of update i in a dense tensor. Along one axis the
+// index gives the position; along the others it is the position of the update. `shape` contains the
+// RANK axes of the indices, `strides` those of the tensor. Negative indices count from the end.
+// Out-of-range indices are clamped, and a separate data check fails the run. A thread writes one
+// key.
 // uses named.wgsl: named
 // uses prelude.wgsl: flat_group
 

@@ -1,8 +1,10 @@
-// y in slices of `inner` units of ELEM_BYTES, each with the last update whose key names it, where a state lies: what no key
-// names is not touched. Nothing is written if the record of some data check says that the run failed.
+// Scatter into a state, in place: y in slices of `inner` units of ELEM_BYTES. Each slice receives
+// the last update with its key. Other slices are not modified. If the record of a data check
+// reports a failed run, nothing is written.
 //
-// Where units are words a workgroup writes BLOCK of them of one update, unless a later update has the same key. Where they
-// are less, slices may share words: one workgroup writes all updates, one after the other.
+// If units are words, a workgroup writes BLOCK units of one update, unless a later update has the
+// same key. Smaller units may share words between slices, so one workgroup writes all updates in
+// order.
 // uses prelude.wgsl: bits_of, flat_group
 
 struct Params {
@@ -25,7 +27,7 @@ const BLOCK: u32 = 1024u;
 
 var<workgroup> later: atomic<u32>;
 
-// The elements of an update that word `word` of y holds.
+// Writes the elements of an update that word `word` of y contains.
 fn write_word(word: u32, row: u32) {
     let lanes = 4u / ELEM_BYTES;
     let first = keys[row] * p.inner;
@@ -71,7 +73,7 @@ fn main(
         return;
     }
     let key = keys[row];
-    // Nobody else clears it.
+    // Workgroup memory may be uninitialized.
     if local == 0u {
         atomicStore(&later, 0u);
     }

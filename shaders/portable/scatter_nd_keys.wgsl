@@ -1,6 +1,6 @@
-// keys[i] = the number of the slice that row i of COORDINATES numbers leads to, among axes of the sizes
-// `lens`. Negative coordinates count from the end; others outside are clamped (a check of its own fails the
-// run). One invocation writes one key.
+// ScatterND keys: keys[i] = index of the slice that tuple i of COORDINATES indices selects, with
+// axes of sizes `lens`. Negative coordinates count from the end. Out-of-range coordinates are
+// clamped, and a separate data check fails the run. A thread writes one key.
 // uses named.wgsl: named
 // uses prelude.wgsl: flat_group
 

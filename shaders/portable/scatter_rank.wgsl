@@ -1,7 +1,7 @@
-// A place among keys that are sorted; what includes this declares `keys`.
+// Binary search in sorted keys. The including shader declares `keys`.
 // uses scatter.wgsl or scatter_starts.wgsl: keys
 
-// The first rank of `updates` whose key is at least `key`.
+// First rank of `updates` whose key is at least `key`.
 fn rank_of(key: u32, updates: u32) -> u32 {
     var low = 0u;
     var high = updates;

@@ -1,4 +1,4 @@
-// starts[i] = the first rank of `updates` sorted keys whose key is at least i, for `count` numbers.
+// starts[i] = first rank of `updates` sorted keys whose key is at least i, for `count` values of i.
 // uses prelude.wgsl: flat_group
 // uses scatter_rank.wgsl: rank_of
 

@@ -1,5 +1,6 @@
-// h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel, from zeros or the states that are
-// given: every channel has a dt of its own, every state of it an `a`. b enters, c leaves. States are F32.
+// Mamba selective scan: h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel. The
+// initial state is zero or an operand. Each channel has a separate dt, and each of its states a
+// separate `a`. states.wgsl calls b the enter row and c the leave row. States are F32.
 // uses prelude.wgsl: flat_group, float_of, lane_of, word_of
 // uses states.wgsl: ACROSS, AT_ONCE, CHANNELS, COLUMNS, DTYPE, FOURS, LOG2_E, QUADS, STEPS, THREADS, UNITS, across, add_dot, enter, first_row, first_value, fours_from, gather, lane, leave, load_block, loaded_values, place_rows, row_stride, store_unit, value_element, value_floats, value_stride, values_of
 
@@ -25,10 +26,10 @@ const SPREAD: u32 = 0u;
 var<workgroup> dt_of: array<vec4<f32>, FOURS * CHANNELS>;
 var<private> next_dt: array<vec4<u32>, UNITS>;
 
-// In units of powers of two.
+// `a` as a base-2 exponent.
 var<private> a: array<vec4<f32>, COLUMNS * QUADS>;
 var<private> h: array<vec4<f32>, COLUMNS * QUADS>;
-// Of the steps that are worked on at once, of each channel of the invocation.
+// dt of the steps in flight, for each channel of the thread.
 var<private> dt: array<vec4<f32>, AT_ONCE * COLUMNS>;
 var<private> inner: array<vec4<f32>, AT_ONCE * COLUMNS>;
 var<private> sum: array<vec4<f32>, AT_ONCE * COLUMNS>;
@@ -58,7 +59,7 @@ fn place(first: u32, local: u32) {
         let unit = k * THREADS + local;
         if unit < FOURS * CHANNELS {
             let step = first + 4u * (unit / CHANNELS);
-            // Beyond the last step nothing changes.
+            // Steps beyond the last leave the state unchanged.
             let is_step = vec4<u32>(step) + vec4<u32>(0u, 1u, 2u, 3u) < vec4<u32>(p.steps);
             let own = select(vec4<f32>(), value_floats(next_dt[k], step, unit % CHANNELS), is_step);
             dt_of[unit] = own;
@@ -73,7 +74,8 @@ fn store(first: u32, local: u32) {
     }
 }
 
-// Rates and states, of a workgroup whose first channel has states from `of_states` on.
+// Loads `a` and the states of the workgroup's channels. `of_states` is the offset of the first
+// state.
 fn begin(of_states: u32) {
     for (var j = 0u; j < COLUMNS; j += 1u) {
         let channel = j * ACROSS + across;
@@ -110,7 +112,7 @@ fn end(of_states: u32) {
     }
 }
 
-// Step `part` of the next four but `next`.
+// Processes step `part` of the group of four steps `four + next`.
 fn advance(first: u32, four: u32, next: u32, part: u32) {
     for (var q = 0u; q < QUADS; q += 1u) {
         let b = enter(first, 4u * (four + next) + part, lane * QUADS + q);
@@ -145,11 +147,11 @@ fn scan(first: u32) {
     }
 }
 
-// All steps; there is one.
+// Processes all steps. Requires at least one step.
 fn walk(local: u32) {
     load(0u, local);
     for (var first = 0u; first < p.steps; first += STEPS) {
-        // Nobody reads the block before any more, and its sums are there.
+        // After the barrier no thread reads the block, and the partial outputs are complete.
         workgroupBarrier();
         if first > 0u {
             store(first - STEPS, local);

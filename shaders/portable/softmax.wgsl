@@ -1,9 +1,10 @@
-// y = exp(x - max) / sum(exp(x - max)), or x - max - ln(sum(exp(x - max))) with LOG = 1, along one axis
-// of any stride; of STATS = 1 only (max, 1 / sum or ln(sum)) of each row.
+// Softmax along one axis of any stride: y = exp(x - max) / sum(exp(x - max)). Log-softmax (LOG =
+// 1): y = x - max - ln(sum(exp(x - max))). With STATS = 1, only (max, 1 / sum or ln(sum)) of each
+// row is written.
 //
-// A workgroup takes 256 / THREADS rows. An element is a whole word of PER elements where rows are dense and
-// aligned, else one element. Up to CACHE words a thread are read once; rows of more (CACHE = 0) are read
-// three times.
+// A workgroup processes 256 / THREADS rows. A unit is a whole word of PER elements if rows are
+// dense and aligned, else one element. Rows of at most CACHE units per thread are read once. Longer
+// rows (CACHE = 0) are read three times.
 // uses prelude.wgsl: as_float, flat_group, float_bits, float_of, lane_of, word_of
 // uses row_floats.wgsl: Total, add
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread
@@ -30,7 +31,7 @@ override DTYPE: u32 = 0u;
 override PER: u32 = 1u;
 override CACHE: u32 = 4u;
 override STATS: u32 = 0u;
-// The most that CACHE * PER is.
+// Maximum of CACHE * PER.
 const HELD: u32 = 32u;
 
 fn element(start: u32, unit: u32, lane: u32) -> f32 {
@@ -41,7 +42,7 @@ fn element(start: u32, unit: u32, lane: u32) -> f32 {
     return float_of(x[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
 }
 
-// The word of `PER` elements of the result.
+// Stores a word of `PER` elements of the result.
 fn put(row: u32, unit: u32, word: u32) {
     let outer = row / p.inner;
     let first = outer * p.len * p.inner + row % p.inner;

@@ -1,5 +1,5 @@
-// y of a softmax along one axis, given (max, 1 / sum or ln(sum)) of each row: any strides and dtype. One
-// invocation writes one word.
+// Softmax along one axis from stored row statistics (max, 1 / sum or ln(sum)), for any strides and
+// dtype. A thread writes one word.
 // uses prelude.wgsl: flat_group, float_bits, float_of, lane_of, lanes, word_of
 // uses softmax_value.wgsl: Row, part_of, value_of
 // uses strided.wgsl: row_start

@@ -1,10 +1,10 @@
-// What the invocations of a row find out together for its softmax.
+// Row statistics of a softmax, reduced across the threads of a row.
 // uses prelude.wgsl: magnitude, nan
 // uses row_floats.wgsl: GREATEST, SUM, over_row
 // uses scalar/log.wgsl: f_ln
 // uses softmax_value.wgsl: LOG, Row, exp_below
 
-// The greatest so far, with NaN noticed in `size`: the builtin may drop one.
+// Running maximum. `size` detects NaN, because the builtin `max` may drop it.
 struct Top {
     greatest: f32,
     size: u32,

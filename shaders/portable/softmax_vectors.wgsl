@@ -1,4 +1,4 @@
-// As softmax.wgsl for rows of whole vectors; see row_vectors.wgsl.
+// softmax.wgsl with 16-byte vectors; see row_vectors.wgsl.
 // uses prelude.wgsl: as_float, flat_group
 // uses row_vectors.wgsl: PARTS, VECTORS, floats, held, sum_of, vectors_in, words_of
 // uses rows.wgsl: THREADS, group_rows, own_row, take_place, thread

@@ -1,12 +1,12 @@
-// Rows of states by vectors of 16 bytes: F32 in rows of whole fours, 16 bits in rows of whole eights. As
-// state_rows.wgsl.
+// State rows in 16-byte loads: F32 rows are multiples of four elements, 16-bit rows multiples of
+// eight. Same interface as state_rows.wgsl.
 // uses prelude.wgsl: F32
 // uses states.wgsl: DTYPE
 
 @group(0) @binding(1) var<storage, read> enter_data: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> leave_data: array<vec4<u32>>;
 
-// The words that are read are those of a whole vector of so many elements.
+// True: loads return an aligned 16-byte vector.
 const ALIGNED: bool = true;
 const OF_VECTOR: u32 = select(8u, 4u, DTYPE == F32);
 

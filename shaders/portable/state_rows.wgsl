@@ -1,14 +1,15 @@
-// Rows of states by words: those of four elements from element i on, of which the row has `count` or none.
+// State rows in word loads: loads the words of four elements from element i, clipped to the `count`
+// elements of the row.
 // uses prelude.wgsl: F32, word_of
 // uses states.wgsl: DTYPE
 
 @group(0) @binding(1) var<storage, read> enter_data: array<u32>;
 @group(0) @binding(2) var<storage, read> leave_data: array<u32>;
 
-// A vector of four elements may begin in the middle of a word.
+// False: a group of four elements may begin in the middle of a word.
 const ALIGNED: bool = false;
 
-// The words to read: that of the first element, and the next ones up to that of the last.
+// Words to load: from the word of the first element to that of the last.
 fn row_words(i: u32, count: u32) -> vec4<u32> {
     let first = word_of(i, DTYPE);
     let last = word_of(i + clamp(count, 1u, 4u) - 1u, DTYPE);

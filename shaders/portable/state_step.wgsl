@@ -1,11 +1,12 @@
-// One step of a scan over states: h = exp(dt a) h + dt x b, y = sum over states of c h, for each channel, from states that
-// are given (INITIAL = 1), lie where the last ones go (2), or are zeros. Channels of a head have one dt, and one `a` unless
-// each state has its own (BY_STATE); groups of `each` heads have one b and c. Without a step states stay as they are.
+// One step of a state-space scan: h = exp(dt a) h + dt x b, y = sum over states of c h, for each
+// channel. The previous states come from an operand (INITIAL = 1), are updated in place (2), or are
+// zeros (0). The channels of a head share dt, and also `a` unless it is per state (BY_STATE).
+// Groups of `each` heads share b and c. With zero steps, the states are unchanged.
 //
-// A workgroup takes CHANNELS channels. LANES invocations that are neighbours share a channel: each has every LANES-th
-// of its states, PER of them, so that neighbours read neighbours; and those of COLUMNS channels in a row, all of which are
-// on their way at once. A tensor of the step begins at an element of its own, from which on its entries of the batch are
-// a stride apart. The states are F32.
+// A workgroup processes CHANNELS channels. LANES adjacent threads share a channel. Each owns every
+// LANES-th state, PER of them, so that loads are coalesced. A thread processes COLUMNS channels and
+// issues all their loads together. The tensors of the step have separate offsets and batch strides.
+// The states are F32.
 // uses halves.wgsl: two_bits
 // uses prelude.wgsl: F32, flat_group, float_of, lane_of, word_of
 // uses state_step_free.wgsl or state_step_guarded.wgsl: may_write
@@ -75,7 +76,8 @@ fn x_of(i: u32) -> f32 {
     return float_of(x_data[word_of(i, DTYPE)], lane_of(i, DTYPE), DTYPE);
 }
 
-// The next states of a channel, of which the invocation has those from `at` on, and what it gathers of them.
+// Updates the states of a channel that this thread owns, from offset `at`, and returns its partial
+// sum of c h.
 fn advance(row: u32, channel: u32, lane: u32, at: u32) -> f32 {
     let head = channel / p.per_head;
     let group = head / p.each * p.states;
@@ -161,7 +163,7 @@ fn main(
             if OUT == F32 {
                 results[at] = bitcast<u32>(sum);
             } else if i % 2u == 0u {
-                // The next channel is there, by the choice of OUT.
+                // The next channel exists: OUT is 16-bit only if the number of channels is even.
                 let next = sums[(i + 1u) % COLUMNS * THREADS + (i + 1u) / COLUMNS * LANES];
                 results[at / 2u] = two_bits(vec2<f32>(sum, next), OUT);
             }

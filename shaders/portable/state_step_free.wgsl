@@ -1,4 +1,4 @@
-// Last states of a step that no run has to take back.
+// Unchecked state write: stores the last states of a step without reading data-check records.
 
 fn may_write() -> bool {
     return true;

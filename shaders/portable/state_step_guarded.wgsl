@@ -1,5 +1,5 @@
-// Last states of a step that are a state of the graph: nothing is written if the record of some data check says that the
-// run failed.
+// Checked state write: the last states of a step are a state of the graph. If the record of a data
+// check reports a failed run, nothing is written.
 // uses state_step.wgsl: p
 
 @group(0) @binding(9) var<storage, read> faults: array<u32>;

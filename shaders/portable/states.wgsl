@@ -1,16 +1,19 @@
-// What scans over states share. A workgroup of THREADS invocations takes CHANNELS channels through all steps. The
-// states of a channel lie in registers of LANES invocations, QUADS times four in each, which has those of
-// COLUMNS channels: invocation lane * ACROSS + across has state 4 (lane QUADS + q) + i of channel j ACROSS +
-// across. Neighbours are neighbouring channels.
+// Shared code of the state-space scans. A workgroup of THREADS threads processes CHANNELS channels
+// through all steps. The states of a channel are in registers of LANES threads, four times QUADS
+// states each; a thread has COLUMNS channels. Thread lane * ACROSS + across owns state 4 (lane
+// QUADS + q) + i of channel j ACROSS + across. Adjacent threads own adjacent channels.
 //
-// The sequence comes in blocks of FOURS times four steps; of the next one the words are loaded while one is worked
-// on: without branches and not looked at before, so that nobody waits for them. A step has two rows of states: what enters is spread by one (b, k), what leaves is gathered by
-// the other (c, q). With STAGED a block's rows lie in shared memory, else they are read where they are used.
-// What the lanes of a channel gather of four steps waits as a vector in `sums` until the block ends, where
-// each invocation stores the results of its units: a unit is a channel and four steps.
+// The sequence is processed in blocks of FOURS times four steps. The words of the next block are
+// prefetched without branches and are not used until the current block ends, so that no thread
+// waits for them. A step has two rows of states: the enter row (b or k) spreads the input over the
+// states, and the leave row (c or q) reads the output from them. With STAGED, the rows of a block
+// are in shared memory, otherwise they are loaded when used. Each thread stores its partial outputs
+// of four steps as a vector in `sums`. At the end of a block, each thread adds and stores the
+// outputs of its units: a unit is one channel and four steps.
 //
-// The kernel that includes this declares `p` with `steps` and `states`, places values (x, v) in `values_of`, and says with
-// SPREAD how far apart the lanes of a channel store what they gather (0 where its lanes are not neighbours).
+// The including kernel declares `p` with `steps` and `states`, and stages the values (x or v) in
+// `values_of`. SPREAD is the distance of the `sums` slots of a channel's threads, or 0 if those
+// threads are not adjacent.
 // uses delta_scan.wgsl or head_scan.wgsl or selective_scan.wgsl: SPREAD, p
 // uses halves.wgsl: two_bits, two_of
 // uses prelude.wgsl: F32, float_of, lane_of, word_of
@@ -28,14 +31,14 @@ override THREADS: u32 = 128u;
 const ACROSS: u32 = THREADS / LANES;
 const CHANNELS: u32 = ACROSS * COLUMNS;
 const STEPS: u32 = 4u * FOURS;
-// Vectors of four states of a channel, and from one step's to the next one's: odd, so that steps begin in other
-// banks.
+// Vectors of four states per channel, and the row pitch in shared memory. The pitch is odd, so that
+// steps begin in different banks.
 const WIDTH: u32 = LANES * QUADS;
 const ROW: u32 = WIDTH | 1u;
 const HELD_ROWS: u32 = STEPS * ROW * STAGED + 1u - STAGED;
-// What each invocation loads of a block.
+// Vectors of a block that each thread loads.
 const OF_ROWS: u32 = (STEPS * WIDTH + THREADS - 1u) / THREADS * STAGED + 1u - STAGED;
-// Fours that are worked on at once: what is gathered of them is stored after all loads.
+// Groups of four steps in flight: their partial outputs are stored after all their loads.
 const AT_ONCE: u32 = min(FOURS, 2u);
 const UNITS: u32 = (FOURS * CHANNELS + THREADS - 1u) / THREADS;
 const LOG2_E: f32 = 1.442695;
@@ -48,39 +51,40 @@ var<workgroup> leave_of: array<vec4<f32>, HELD_ROWS>;
 var<workgroup> values_of: array<vec4<f32>, FOURS * CHANNELS>;
 var<workgroup> sums: array<vec4<f32>, FOURS * COLUMNS * THREADS>;
 
-// Words.
+// Prefetched words of the next block.
 var<private> next_enter: array<vec4<u32>, OF_ROWS>;
 var<private> next_leave: array<vec4<u32>, OF_ROWS>;
 var<private> next_values: array<vec4<u32>, UNITS>;
 
-// The first step's row of states, and from one step's to the next one's, in elements.
+// Offset of the state row of the first step, and the stride from step to step, in elements.
 var<private> first_row: u32;
 var<private> row_stride: u32;
-// The same of values and results, from the workgroup's first channel on, of which it has so many.
+// Offset and stride of values and results, from the workgroup's first channel on, and the number of
+// its channels.
 var<private> first_value: u32;
 var<private> value_stride: u32;
 var<private> channels: u32;
 var<private> lane: u32;
 var<private> across: u32;
 
-// What is loaded beyond the last step, state or channel is what the last one has: nothing is kept of it. States
-// beyond the last one become zeros.
+// Loads beyond the last step, state or channel are clamped, and their results are discarded. States
+// beyond the last one are zero.
 fn row_element(step: u32, vector: u32) -> u32 {
     let last = (max(p.states, 1u) - 1u) / 4u;
     return first_row + min(step, p.steps - 1u) * row_stride + 4u * min(vector, last);
 }
 
-// The floats of a vector of a row, of its words.
+// Unpacks the floats of a row vector from its loaded words.
 fn row_floats(words: vec4<u32>, step: u32, vector: u32) -> vec4<f32> {
     var row = bitcast<vec4<f32>>(words);
     if DTYPE != F32 && ALIGNED {
-        // Here, not where they are read: that would be to wait for them.
+        // Selected at use, not at load: a select at the load would wait for the data.
         let own = select(words.xy, words.zw, (row_element(step, vector) & 4u) != 0u);
         row = vec4<f32>(two_of(own.x, DTYPE), two_of(own.y, DTYPE));
     } else if DTYPE != F32 {
         let shift = 16u * (row_element(step, vector) & 1u);
         let low = words.xy >> vec2<u32>(shift);
-        // In two shifts, since none is by 32.
+        // Two shifts, because WGSL has no shift by 32.
         let high = (words.yz << vec2<u32>(16u - shift / 2u)) << vec2<u32>(16u - shift / 2u);
         let two = low | high;
         row = vec4<f32>(two_of(two.x, DTYPE), two_of(two.y, DTYPE));
@@ -89,7 +93,7 @@ fn row_floats(words: vec4<u32>, step: u32, vector: u32) -> vec4<f32> {
     return select(vec4<f32>(), row, state < vec4<u32>(p.states));
 }
 
-// A vector of the row of a step of the block that begins at step `first`.
+// Enter row of a step: one vector. The block begins at step `first`.
 fn enter(first: u32, step: u32, vector: u32) -> vec4<f32> {
     if STAGED == 1u {
         return enter_of[step * ROW + vector];
@@ -106,7 +110,7 @@ fn leave(first: u32, step: u32, vector: u32) -> vec4<f32> {
     return row_floats(words, first + step, vector);
 }
 
-// An element of a tensor like values.
+// Element index of a tensor with the layout of the values.
 fn value_element(step: u32, channel: u32) -> u32 {
     return first_value + min(step, p.steps - 1u) * value_stride + min(channel, channels - 1u);
 }
@@ -115,7 +119,7 @@ fn value_float(word: u32, step: u32, channel: u32) -> f32 {
     return float_of(word, lane_of(value_element(step, channel), DTYPE), DTYPE);
 }
 
-// Of the words of four steps.
+// Unpacks the values of four steps from their loaded words.
 fn value_floats(words: vec4<u32>, step: u32, channel: u32) -> vec4<f32> {
     return vec4<f32>(
         value_float(words.x, step, channel),
@@ -129,7 +133,7 @@ fn value_word(step: u32, channel: u32) -> u32 {
     return value_data[word_of(value_element(step, channel), DTYPE)];
 }
 
-// Rows and values of the block that begins at a step.
+// Loads the rows and values of the block at step `first`.
 fn load_block(first: u32, local: u32) {
     if STAGED == 1u {
         for (var k = 0u; k < OF_ROWS; k += 1u) {
@@ -154,7 +158,7 @@ fn load_block(first: u32, local: u32) {
     }
 }
 
-// The rows that were loaded, to shared memory.
+// Stores the prefetched rows in shared memory.
 fn place_rows(first: u32, local: u32) {
     if STAGED == 1u {
         for (var k = 0u; k < OF_ROWS; k += 1u) {
@@ -168,28 +172,28 @@ fn place_rows(first: u32, local: u32) {
     }
 }
 
-// The values that were loaded, of unit k of this invocation.
+// The prefetched values of unit k of this thread.
 fn loaded_values(first: u32, k: u32, local: u32) -> vec4<f32> {
     let unit = k * THREADS + local;
     return value_floats(next_values[k], first + 4u * (unit / CHANNELS), unit % CHANNELS);
 }
 
-// Fours of the block that begins at a step that have a step of the sequence.
+// Number of groups of four steps in the block at step `first` that contain steps of the sequence.
 fn fours_from(first: u32) -> u32 {
     return min(FOURS, (p.steps - first + 3u) / 4u);
 }
 
-// Where what a lane of a channel gathers of four steps waits.
+// Index in `sums` of a thread's partial output of four steps.
 fn sum_at(four: u32, of_lane: u32, channel: u32) -> u32 {
     return (four * LANES + of_lane) * CHANNELS + (channel ^ (of_lane * SPREAD % min(8u, CHANNELS)));
 }
 
-// Keeps what this invocation gathers of four steps of its channel j.
+// Stores this thread's partial outputs of four steps of its channel j.
 fn gather(four: u32, j: u32, sum: vec4<f32>) {
     sums[sum_at(four, lane, j * ACROSS + across)] = sum;
 }
 
-// What all lanes gathered of four steps of a channel.
+// Sum of the partial outputs of four steps of a channel.
 fn gathered(four: u32, channel: u32) -> vec4<f32> {
     var sum = vec4<f32>();
     for (var k = 0u; k < LANES; k += 1u) {
@@ -198,9 +202,9 @@ fn gathered(four: u32, channel: u32) -> vec4<f32> {
     return sum;
 }
 
-// Stores the results of unit k of this invocation, of the block that begins at a step, times `scale`. Of
-// 16-bit results, whose words hold two channels, the even channel's invocation stores two steps and the odd one's
-// the others: there are two channels to each word, by the choice of OUT.
+// Stores the results of unit k of this thread for the block at step `first`, multiplied by `scale`.
+// A word of 16-bit results contains two channels. The thread of the even channel stores two steps,
+// that of the odd channel the other two. OUT is 16-bit only if the number of channels is even.
 fn store_unit(first: u32, k: u32, local: u32, scale: vec4<f32>) {
     let unit = k * THREADS + local;
     let four = unit / CHANNELS;
@@ -232,7 +236,7 @@ fn store_unit(first: u32, k: u32, local: u32, scale: vec4<f32>) {
     }
 }
 
-// sum + a b, one product after the other.
+// sum + dot(a, b), accumulated sequentially.
 fn add_dot(sum: f32, a: vec4<f32>, b: vec4<f32>) -> f32 {
     return a.w * b.w + (a.z * b.z + (a.y * b.y + (a.x * b.x + sum)));
 }

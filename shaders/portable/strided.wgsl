@@ -1,8 +1,8 @@
-// Where the rows of a strided operand begin. The block p of a kernel that includes this has sizes and
-// strides of at least one axis that numbers the rows, the outermost first, their count kept, and offset.
+// Offsets of the rows of a strided operand. The including kernel's block p contains sizes and
+// strides of the row axes (at least one, outermost first), their count `kept`, and an offset.
 // uses arg_extreme_key.wgsl or channel_norm_stats.wgsl or cumsum.wgsl or cumsum_vectors.wgsl or reduce.wgsl or softmax.wgsl or softmax_apply.wgsl or softmax_vectors.wgsl: p
 
-// The first element of a row. Strides may be negative: the sum wraps.
+// First element of a row. Strides may be negative: the sum wraps.
 fn row_start(row: u32) -> u32 {
     var rest = row;
     var at = p.offset;

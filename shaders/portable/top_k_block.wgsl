@@ -1,7 +1,7 @@
-// The first `take` of each chunk of 1024 (key, index) pairs of a row in ascending order, ties by
-// index; ends of chunks that reach beyond the row are filled with the greatest pair. With FIRST an
-// element's index is its place, and `indices` is not read. One workgroup sorts one chunk, of which only the first SORTED
-// pairs, a power of two, are of a row.
+// Top-k, block sort: the first `take` (key, index) pairs of each chunk of 1024 pairs of a row, in
+// ascending order; ties by index. Chunks that extend beyond the row are padded with the greatest
+// pair. With FIRST, an element's index is its position, and `indices` is not read. A workgroup
+// sorts one chunk. Only its first SORTED pairs, a power of two, belong to a row.
 // uses prelude.wgsl: flat_group
 
 struct Params {
@@ -41,7 +41,7 @@ fn order_pair(a: u32, b: u32) {
     }
 }
 
-// Bitonic sorting (Batcher 1968), every run ascending: a mirrored step, then halving distances.
+// Bitonic sort (Batcher 1968) with ascending runs: a mirrored step, then halving distances.
 fn sort(local: u32) {
     for (var size = 2u; size <= SORTED; size *= 2u) {
         for (var pair = local; pair < SORTED / 2u; pair += 256u) {
@@ -60,7 +60,7 @@ fn sort(local: u32) {
     }
 }
 
-// The first pair goes to place 0.
+// Moves the smallest pair to position 0.
 fn least(local: u32) {
     for (var step = SORTED / 2u; step > 0u; step /= 2u) {
         for (var at = local; at < step; at += 256u) {

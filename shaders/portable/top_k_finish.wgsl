@@ -1,5 +1,5 @@
-// The last steps of a bitonic run: orders the pairs of each chunk of 1024 (key, index) pairs at
-// distances of 512, 256, ... 1. One workgroup takes one chunk.
+// Final steps of a bitonic merge: orders the pairs of each chunk of 1024 (key, index) pairs at
+// distances of 512, 256, ... 1. A workgroup processes one chunk.
 // uses prelude.wgsl: flat_group
 
 struct Params {

@@ -1,12 +1,13 @@
-// Keys that order elements: the lesser key is the more extreme element, equal elements have equal keys. With LARGEST the
-// greatest is the most extreme. NaN has the least key, with NAN = 1 that of -inf, with NAN = 2 the greatest.
+// Sort keys of elements: a more extreme element has a smaller key, and equal elements have equal
+// keys. With LARGEST, the greatest element is the most extreme. NaN has the smallest key, with NAN
+// = 1 the key of -inf, with NAN = 2 the greatest key.
 // uses prelude.wgsl: BF16, F16, I32, I8, bits_of, from_half, int_of, uint_of
 
 override DTYPE: u32 = 0u;
 override LARGEST: u32 = 1u;
 override NAN: u32 = 0u;
 
-// The bits of a float lane as f32.
+// F32 bits of a float lane.
 fn wide_bits(word: u32, lane: u32) -> u32 {
     if DTYPE == F16 {
         return bitcast<u32>(from_half(bits_of(word, lane, 2u)));

@@ -1,4 +1,4 @@
-// keys[i] = the key of element i of a strided operand of RANK axes. One invocation writes one key.
+// keys[i] = sort key of element i of a strided operand of RANK axes. A thread writes one key.
 // uses prelude.wgsl: flat_group, lane_of, word_of
 // uses top_k_key.wgsl: DTYPE, key_of
 // uses top_k_place.wgsl: place_of

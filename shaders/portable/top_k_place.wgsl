@@ -1,4 +1,5 @@
-// Where an element, or a row, of a strided operand of RANK axes lies. Strides may be negative: the sum wraps.
+// Offset of an element, or of a row, of a strided operand of RANK axes. Strides may be negative:
+// the sum wraps.
 // uses top_k_keys.wgsl or top_k_ranks.wgsl or top_k_take.wgsl: p
 
 override RANK: u32 = 2u;

@@ -1,7 +1,9 @@
-// The first `k` elements of each row of at most 256 words, in order, and their indices; ties by index. `shape` and `strides`
-// are those of the RANK axes of rows. LANES invocations, a power of two and 8 at least, have a row, one element each: it goes where the
-// number of those before it says. Elements that neighbour along the axis are `inner` apart in the results. With SOFTMAX
-// the elements are those of the softmax of each row, which is F32; with SHARES the results are divided by their sum.
+// Top-k by rank counting: the first `k` elements of each row of at most 256 words, in order, and
+// their indices; ties by index. `shape` and `strides` are those of the RANK row axes. A row is
+// processed by LANES threads, a power of two and at least 8, one element each. An element's output
+// position is the number of elements before it. Consecutive ranks are `inner` elements apart in the
+// results. With SOFTMAX, the elements are the F32 softmax of each row. With SHARES, the results are
+// divided by their sum.
 // uses prelude.wgsl: flat_group, nan
 // uses softmax_value.wgsl: Row, part_of, value_of
 // uses top_k_key.wgsl: key_of
@@ -34,8 +36,8 @@ const EACH: u32 = 8u;
 var<workgroup> keys: array<u32, WORKGROUP>;
 var<private> others: array<u32, EACH>;
 
-// The bits of an element of the softmax of the row that begins at `first` in `keys`; each invocation goes over all of the
-// row, so that all come to the same.
+// Bits of one softmax element of the row at `first` in `keys`. Every thread sums the whole row, so
+// that all obtain the same result.
 fn softmax_of(word: u32, is_some: bool, local: u32, first: u32) -> u32 {
     let below = 0xff800000u;
     keys[local] = select(below, word, is_some);
@@ -72,11 +74,11 @@ fn softmax_of(word: u32, is_some: bool, local: u32, first: u32) -> u32 {
     return bitcast<u32>(value_of(part, Row(greatest, 1.0 / sum)));
 }
 
-// How many elements of the row that begins at `first` in `keys` come before this one.
+// Number of elements that precede this one in the row at `first` in `keys`.
 fn rank_of(key: u32, own: u32, first: u32) -> u32 {
     var rank = 0u;
     for (var i = 0u; i < LANES; i += EACH) {
-        // At once, so that nobody waits for each.
+        // All keys are loaded together to hide the latency.
         for (var j = 0u; j < EACH; j += 1u) {
             others[j] = keys[first + i + j];
         }
@@ -109,7 +111,7 @@ fn main(
     if is_some {
         key = key_of(word, 0u);
     }
-    // Places beyond the row come after everything.
+    // Padding beyond the row sorts last.
     keys[local] = select(0xffffffffu, key, is_some);
     workgroupBarrier();
     var rank = p.k;

@@ -1,6 +1,5 @@
-// One step of a bitonic sort of rows of (key, index) pairs in memory: orders the pairs at a distance
-// of `step`, or with `mirrored` those that lie opposite in runs of 2 step. One invocation orders one
-// pair.
+// One step of a global-memory bitonic sort of rows of (key, index) pairs: orders pairs at distance
+// `step`, or mirrored pairs within runs of 2 step if `mirrored`. A thread orders one pair.
 // uses prelude.wgsl: flat_group
 
 struct Params {

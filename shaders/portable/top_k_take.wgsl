@@ -1,6 +1,6 @@
-// values[o, r, i] = the element of row (o, i) of a strided operand that `sorted` has at rank r, and
-// its index; values by bits. `shape` and `strides` are those of the RANK axes of rows. One invocation
-// writes one word of values, 4 / ELEM_BYTES elements, and their indices.
+// Top-k, output: values[o, r, i] = the element of row (o, i) of a strided operand that `sorted` has
+// at rank r, and its index. Values are copied bit for bit. `shape` and `strides` are those of the
+// RANK row axes. A thread writes one word of values, 4 / ELEM_BYTES elements, and their indices.
 // uses prelude.wgsl: bits_of, flat_group
 // uses top_k_place.wgsl: place_of
 

@@ -1,14 +1,13 @@
-// y = x with another axis innermost: a strided view to a dense slot where the axis of unit stride in x and
-// that in y differ. By bits, through tiles of 32 x 32 elements in workgroup memory, so that neighbouring
-// invocations read and write neighbouring words.
+// Tiled transpose: y = x with another innermost axis, bit for bit. The unit-stride axes of x and y
+// differ. Tiles of 32 x 32 elements in shared memory make both loads and stores coalesced.
 //
-// Rows run along the axis of unit stride in x, columns along the last axis of y; other axes are batches. A
-// workgroup moves one tile. Columns are whole words.
+// Tile rows run along the unit-stride axis of x, tile columns along the last axis of y; other axes
+// are batches. A workgroup moves one tile. Columns are whole words.
 // uses prelude.wgsl: flat_group
 
 struct Params {
     sizes: array<vec4<u32>, 2>,
-    // Of the batch axes, in x and in y.
+    // Strides of the batch axes, in x and in y.
     strides: array<vec4<u32>, 2>,
     targets: array<vec4<u32>, 2>,
     axes: u32,
@@ -16,7 +15,7 @@ struct Params {
     offset: u32,
     rows: u32,
     columns: u32,
-    // The distance of columns in x, and of rows in y.
+    // Stride of the columns in x, and of the rows in y.
     column_step: u32,
     row_step: u32,
 }
@@ -28,12 +27,12 @@ struct Params {
 override ELEM_BYTES: u32 = 4u;
 
 const SIDE: u32 = 32u;
-// One word more than a row, so that a column's words are in different banks.
+// Row pitch with one word of padding, so that the words of a column are in different banks.
 const PITCH: u32 = 33u;
 
 var<workgroup> tile: array<u32, 1056>;
 
-// The first elements of a batch in x and y. Strides may be negative: the sum wraps.
+// Offsets of a batch in x and y. Strides may be negative: the sum wraps.
 fn starts(batch: u32) -> vec2<u32> {
     var rest = batch;
     var at = vec2<u32>(p.offset, 0u);

@@ -1,6 +1,6 @@
-// y = x where column - row >= k (UPPER = 1) or column - row <= k (UPPER = 0) in the matrices of the last
-// two axes, else 0, by bits. The operand is strided, of RANK axes. One invocation writes one word:
-// 4 / ELEM_BYTES elements.
+// Trilu, bit for bit: y = x in the upper or lower triangle of the matrices of the last two axes,
+// else 0. UPPER = 1 keeps column - row >= k; UPPER = 0 keeps column - row <= k. The operand is
+// strided and has RANK axes. A thread writes one word: 4 / ELEM_BYTES elements.
 // uses prelude.wgsl: bits_of
 // uses word_of_bits.wgsl: ELEM_BYTES, LANES
 
@@ -21,7 +21,7 @@ struct Params {
 override RANK: u32 = 2u;
 override UPPER: u32 = 1u;
 
-// The element of the operand for element `i` of the result. Strides may be negative: the sum wraps.
+// Source element of result element `i`. Strides may be negative: the sum wraps.
 fn source_of(i: u32) -> u32 {
     var rest = i;
     var at = p.offset;
@@ -40,7 +40,7 @@ fn is_kept(i: u32) -> bool {
     return select(column - row <= p.k, column - row >= p.k, UPPER == 1u);
 }
 
-// The bits of element `i` of the result.
+// Bits of result element `i`.
 fn bits_at(i: u32) -> u32 {
     if !is_kept(i) {
         return 0u;

@@ -1,4 +1,4 @@
-// Whole numbers of 64 bits as (low, high) words. Needs `scalar/wide.wgsl`.
+// 64-bit integers as (low, high) words. Needs `scalar/wide.wgsl`.
 // uses scalar/wide.wgsl: wide_product
 
 // a b
@@ -22,7 +22,7 @@ fn less64(a: vec2<u32>, b: vec2<u32>) -> bool {
     return a.y < b.y || (a.y == b.y && a.x < b.x);
 }
 
-// a << n; 0 from 64 on.
+// a << n; 0 for n >= 64.
 fn shl64(a: vec2<u32>, n: u32) -> vec2<u32> {
     if n >= 64u {
         return vec2(0u, 0u);
@@ -36,7 +36,7 @@ fn shl64(a: vec2<u32>, n: u32) -> vec2<u32> {
     return vec2(a.x << n, (a.y << n) | (a.x >> (32u - n)));
 }
 
-// a >> n; 0 from 64 on.
+// a >> n; 0 for n >= 64.
 fn shr64(a: vec2<u32>, n: u32) -> vec2<u32> {
     if n >= 64u {
         return vec2(0u, 0u);
@@ -50,12 +50,12 @@ fn shr64(a: vec2<u32>, n: u32) -> vec2<u32> {
     return vec2((a.x >> n) | (a.y << (32u - n)), a.y >> n);
 }
 
-// The zero bits above the highest one.
+// Number of leading zero bits.
 fn leading_zeros64(a: vec2<u32>) -> u32 {
     return select(32u + countLeadingZeros(a.x), countLeadingZeros(a.y), a.y != 0u);
 }
 
-// The low and the high 64 bits of a b, as four words from the lowest.
+// The 128-bit product a b as four words, lowest first.
 fn mul64(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
     let low = mul_wide(a.x, b.x);
     let high = mul_wide(a.y, b.y);

@@ -1,6 +1,6 @@
-// Where a window lies in a tensor: `p.sizes` are the tensor's, `p.window` the window's, `starts` has
-// one number for each axis. Negative ones count from the end, then they are clamped so that the
-// window fits.
+// Position of a window in a tensor. `p.sizes` is the shape of the tensor, `p.window` that of the
+// window, and `starts` contains one number per axis. Negative starts count from the end. All are
+// clamped so that the window fits.
 // uses dynamic_slice.wgsl or dynamic_update.wgsl or dynamic_update_copy.wgsl or rope.wgsl or rope_append.wgsl: p
 // uses dynamic_slice.wgsl or dynamic_update.wgsl or dynamic_update_copy.wgsl or rope_append.wgsl or rope_update.wgsl: starts
 

@@ -1,5 +1,6 @@
-// One invocation for each word of a result that is moved by bits: 4 / ELEM_BYTES elements. The kernel that includes
-// this says with `bits_at` what the bits of an element are; it declares `y`, and `p` with `numel`.
+// Main function of kernels that copy elements bit for bit: one thread per result word of 4 /
+// ELEM_BYTES elements. The including kernel defines `bits_at`, and declares `y` and `p` with
+// `numel`.
 // uses dynamic_slice.wgsl or dynamic_update_copy.wgsl or gather.wgsl or gather_elements.wgsl or gather_nd.wgsl or pad.wgsl or periodic.wgsl or trilu.wgsl: bits_at, p, y
 // uses prelude.wgsl: flat_group
 

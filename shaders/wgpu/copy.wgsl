@@ -1,5 +1,4 @@
-// y[i] = x[i] for i < words.
-// One invocation per word; workgroups are numbered along x, then y.
+// y[i] = x[i] for i < words. A thread copies one word; workgroups are numbered along x, then y.
 
 struct Params {
     words: u32,

@@ -1,5 +1,4 @@
-// y[i] = word for i < words.
-// One invocation per word; workgroups are numbered along x, then y.
+// y[i] = word for i < words. A thread writes one word; workgroups are numbered along x, then y.
 
 struct Params {
     words: u32,

@@ -1,6 +1,5 @@
-// y[n, o, p] = sum_t columns[n, o, t, i(p, t)] + bias[o]: the columns of a transposed convolution added up by
-// each result. They are dense in f32, by batch, channel, tap and element. One invocation writes one
-// word.
+// col2im: y[n, o, p] = sum_t columns[n, o, t, i(p, t)] + bias[o], the reduction of a transposed
+// convolution. `columns` is dense F32 by batch, channel, tap and element. A thread writes one word.
 // uses conv/spread.wgsl: element_of_tap, padded_at
 // uses conv/windows.wgsl: KD, KH, KW, TAPS, p
 // uses matmul/floats.wgsl: Y_TYPE, finish

@@ -1,7 +1,7 @@
-// Convolution of one channel for each of the result's: y[n, o, p] = f(sum_t w[o, t] x[n, o / m, p, t] + bias[o]).
-// One invocation computes STRIP neighbouring windows of a row; m is how many channels of the result a
-// channel of x has. Where taps of a row are neighbours (NEAR), the row is read once for all windows of the strip:
-// SPAN elements. 16-bit results have an even number of windows in a row.
+// Depthwise convolution: y[n, o, p] = f(sum_t w[o, t] x[n, o / m, p, t] + bias[o]), where m is the
+// number of result channels per channel of x. A thread computes STRIP adjacent windows of a row. If
+// the taps of a row are contiguous (NEAR), the row is loaded once for all windows of the strip:
+// SPAN elements. 16-bit results require an even number of windows per row.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: begin
 // uses matmul/floats.wgsl: A_TYPE, Y_TYPE, element_of, finish
 // uses prelude.wgsl: flat_group, float_bits, lane_of, lanes, word_of

@@ -1,5 +1,6 @@
-// y[n, o, p] = f(sum_s part_sums[s, n, o, p] + bias[o]), rounded to Y_TYPE: the sum of PARTS sums, whose parts,
-// entries and channels are strides apart. One invocation writes one word.
+// Split-K reduction of a convolution: y[n, o, p] = f(sum_s part_sums[s, n, o, p] + bias[o]),
+// rounded to Y_TYPE. PARTS partial sums are added; parts, batch entries and channels have strides.
+// A thread writes one word.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: begin
 // uses matmul/floats.wgsl: Y_TYPE, finish
 // uses prelude.wgsl: flat_group, float_bits, lanes

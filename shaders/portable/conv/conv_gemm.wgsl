@@ -1,15 +1,17 @@
-// y[n, o, p] = f(sum_k w[o, k] x[n, window p, tap k] + bias[o]), for quad_tiles.wgsl: a product whose right side
-// is gathered from x while it is multiplied (implicit GEMM). Rows are the m channels of the result in a group,
-// columns the windows of all batch entries, k the channels of a group times taps. Products are groups, or
-// where PARTS are several the parts of k of each: then y is [part, channel, column], of f32 and without f.
+// Convolution as implicit GEMM: y[n, o, p] = f(sum_k w[o, k] x[n, window p, tap k] + bias[o]). The
+// right operand of quad_tiles.wgsl is gathered from x while tiles are loaded. Rows of the matmul
+// are the m result channels of a group, columns are the windows of all batch entries, and k runs
+// over the group's input channels times taps. Each group is one matmul. With PARTS > 1 (split-K),
+// each part of k is one matmul; y is then [part, channel, column] in F32 without f.
 //
-// An invocation gathers the same four columns in all steps. 16-bit results have an even number of windows.
+// A thread gathers the same four columns in all steps. 16-bit results require an even number of
+// windows.
 
 override PARTS: u32 = 1u;
 
 const B_ALONG: u32 = 1u;
 
-// The first taps of four windows, as places in x and along the spatial axes.
+// First taps of four windows: offsets in x, and indices along the spatial axes.
 struct Columns {
     place: vec4<u32>,
     d: vec4<u32>,
@@ -17,7 +19,7 @@ struct Columns {
     w: vec4<u32>,
 }
 
-// Columns beyond the last are read as the last: their sums are not stored.
+// Column indices are clamped to the last column; sums of clamped columns are not stored.
 fn column_at(column: u32, group_place: u32) -> vec4<u32> {
     let j = min(column, p.batch * p.windows - 1u);
     let at = window_at(j % p.windows);
@@ -37,7 +39,7 @@ fn columns_at(first: u32, group_place: u32) -> Columns {
     );
 }
 
-// What four windows read at one k.
+// Loads the elements of four windows at one k.
 fn gathered(c: Columns, k: u32) -> vec4<f32> {
     let tap = tap_at(k % TAPS);
     let step = (k / TAPS) * p.x_channel + place_of(tap);
@@ -49,7 +51,7 @@ fn gathered(c: Columns, k: u32) -> vec4<f32> {
     );
 }
 
-// What an invocation gathers, the group, and which of k are summed.
+// State of the thread: its columns, the group, and the range of k to sum.
 var<private> own_columns: Columns;
 var<private> own_group: u32;
 var<private> own_part: u32;
@@ -99,7 +101,7 @@ fn next_b(first: u32, k_first: u32, k: u32) -> vec4<f32> {
     return gathered(own_columns, first + k_first + k);
 }
 
-// Of the first step, which is `size` long.
+// Weights of the first step, which has `size` elements.
 fn first_quad_a(first: u32, k: u32, size: u32) -> vec4<f32> {
     return w_quad(first, max(size, k) - k);
 }
@@ -115,7 +117,7 @@ fn first_quad_b(first: u32, k: u32, size: u32) -> vec4<f32> {
 fn store_sums(row: u32, col: u32, sums: vec4<f32>) {
     let channel = own_group * p.m + row;
     let columns = column_count();
-    // Results of an entry, and how far those of entries lie apart.
+    // Results per batch entry, and the stride between batch entries.
     var line = p.windows;
     var apart = p.groups * p.m * p.windows;
     var first = channel * p.windows;

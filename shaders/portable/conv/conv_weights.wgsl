@@ -1,9 +1,11 @@
-// dw[o, (c, tap)] = sum over entries and windows of dy[entry, o, window] x[entry, c, window at tap], for quad_tiles.wgsl: rows
-// are the m channels of dy in a group, columns the channels of x in a group and their taps. k goes through batch entries of
-// p.k lines, the number of windows rounded up to whole quads; lines beyond the windows are 0. Products are groups, each in
-// PARTS parts of k. dy is dense; w_quad reads it. y is [part, group, row, column] in f32.
+// Weight gradient of a convolution as implicit GEMM: dw[o, (c, tap)] = sum over entries and windows
+// of dy[entry, o, window] x[entry, c, window at tap]. Uses quad_tiles.wgsl. Rows of the matmul are
+// the m channels of dy in a group; columns are the channels of x in a group and their taps. k runs
+// over batch entries of p.k windows, zero-padded to multiples of
+// 4. Each group is one matmul, split into PARTS parts of k. dy is dense and read by w_quad. y is
+//    [part, group, row, column] in F32.
 //
-// An invocation gathers the same four columns in all steps.
+// A thread gathers the same four columns in all steps.
 
 override PARTS: u32 = 1u;
 
@@ -11,13 +13,14 @@ const B_ALONG: u32 = 1u;
 
 var<private> own_group: u32;
 var<private> own_part: u32;
-// Where x begins, how far the four columns lie from the first of a window, and their taps.
+// Offset of x, offsets of the four columns relative to the first element of a window, and their
+// taps.
 var<private> own_place: u32;
 var<private> own_steps: vec4<u32>;
 var<private> own_d: vec4<u32>;
 var<private> own_h: vec4<u32>;
 var<private> own_w: vec4<u32>;
-// The k of the quads of dy that an invocation loads.
+// k of the four elements of dy that this thread loads.
 var<private> own_k: u32;
 var<private> sum_first: u32;
 var<private> sum_end: u32;
@@ -48,7 +51,7 @@ fn enter_product(product: u32, column: u32) {
     sum_end = min(sum_first + part, all);
     own_place = p.x_offset + own_group * p.channels * p.x_channel;
     for (var i = 0u; i < 4u; i += 1u) {
-        // Columns beyond the last are read as the last: their sums are not stored.
+        // Column indices are clamped to the last column; sums of clamped columns are not stored.
         let at = min(column + i, column_count() - 1u);
         let tap = tap_at(at % TAPS);
         own_steps[i] = at / TAPS * p.x_channel + place_of(tap);
@@ -91,7 +94,7 @@ fn next_b(first: u32, k_first: u32, k: u32) -> vec4<f32> {
     );
 }
 
-// Of the first step, which is `size` long: whole quads.
+// dy of the first step, which has `size` elements, a multiple of 4.
 fn first_quad_a(first: u32, k: u32, size: u32) -> vec4<f32> {
     if k >= size {
         return vec4<f32>();

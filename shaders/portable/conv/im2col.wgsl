@@ -1,5 +1,5 @@
-// y[n, (c, tap), window] = x[n, c, window, tap], zero for padding, by bits. One invocation writes one word:
-// 4 / ELEM_BYTES elements.
+// im2col: y[n, (c, tap), window] = x[n, c, window, tap], zero in the padding, bit for bit. A thread
+// writes one word: 4 / ELEM_BYTES elements.
 // uses conv/windows.wgsl: TAPS, is_inside, p, place_of, tap_at, window_at
 // uses prelude.wgsl: bits_of, flat_group
 

@@ -1,4 +1,4 @@
-// Operands of a convolution of floats: x and the result as words, a bias for each channel of the result.
+// Operands of a float convolution: x and y as words, and a bias per output channel.
 
 @group(0) @binding(1) var<storage, read> x_data: array<u32>;
 @group(0) @binding(3) var<storage, read> bias_data: array<u32>;

@@ -1,8 +1,9 @@
-// y[n, c, p] = f of the elements of x that window p covers; OP is 0 for the sum, 1 for the mean, 2 for the
-// greatest, 3 for the least. `groups` are the channels. Floats are summed in f32 by rows, planes and
-// blocks, so that errors of long sums stay small; integers wrap. One invocation writes one word.
+// Pooling: y[n, c, p] = f of the elements of x in window p. OP 0: sum, 1: mean, 2: maximum, 3:
+// minimum. `groups` is the number of channels. Float sums are F32 and nested by rows, planes and
+// blocks, so that rounding errors of long sums stay small; integers wrap. A thread writes one word.
 //
-// A mean divides by the elements covered, or with COUNT_PAD by the taps that are not beyond the padding.
+// A mean divides by the number of covered elements. With COUNT_PAD it divides by the number of taps
+// within the padded input.
 // uses conv/windows.wgsl: KD, KH, KW, is_inside, p, place_of, window_at
 // uses prelude.wgsl: BF16, I32, I8, U8, flat_group, float_bits, float_of, fmax, fmin, int_bits, int_of, lane_of, lanes, nan, uint_of, word_of
 
@@ -20,7 +21,7 @@ fn is_signed() -> bool {
     return DTYPE == I32 || DTYPE == I8;
 }
 
-// The result over nothing.
+// The identity element of the reduction.
 fn identity() -> u32 {
     if OP <= MEAN {
         return 0u;
@@ -64,12 +65,12 @@ fn combine(a: u32, b: u32) -> u32 {
     if OP <= MEAN {
         return a + b;
     }
-    // Signed numbers are in order with the sign bit flipped.
+    // Flipping the sign bit makes signed numbers comparable as unsigned.
     let flip = select(0u, 0x80000000u, is_signed());
     return select(b, a, ((a ^ flip) >= (b ^ flip)) == (OP == MAX));
 }
 
-// The taps of an axis that are before `end`, counted from 0.
+// Number of taps of an axis that are before `end`.
 fn taps_before(first: u32, pad: u32, end: u32, taps: u32, step: u32) -> u32 {
     let source = first + pad;
     return select(min((end + pad - source + step - 1u) / step, taps), 0u, source >= end + pad);

@@ -1,4 +1,4 @@
-// Four neighbours along k of f32 weights whose rows are whole quads.
+// Vector loads of four adjacent F32 weights along k. Rows are multiples of 4 elements.
 
 @group(0) @binding(2) var<storage, read> w_data: array<vec4<u32>>;
 

@@ -1,4 +1,4 @@
-// Four neighbours along k of 16-bit weights whose rows are whole quads.
+// Vector loads of four adjacent 16-bit weights along k. Rows are multiples of 4 elements.
 // uses matmul/floats.wgsl: A_TYPE, pair_of
 
 @group(0) @binding(2) var<storage, read> w_data: array<vec2<u32>>;

@@ -1,4 +1,4 @@
-// Four neighbours along k of weights that lie anywhere.
+// Scalar loads of four adjacent weights along k, at any alignment.
 // uses matmul/floats.wgsl: A_TYPE, element_of
 // uses prelude.wgsl: word_of
 
@@ -9,7 +9,7 @@ fn w_at(at: u32, left: u32) -> f32 {
     return select(0.0, element_of(w_data[word_of(i, A_TYPE)], i, A_TYPE), left > 0u);
 }
 
-// `left` weights of the row are there from `at` on, or more.
+// Loads four weights from `at`, of which at least `left` belong to the row.
 fn w_quad(at: u32, left: u32) -> vec4<f32> {
     return vec4<f32>(
         w_at(at, left),

@@ -1,6 +1,6 @@
-// What kernels of windows share: the operand x [N, C, D, H, W] is a view with a stride for each axis;
-// reversed axes wrap. Windows stand on up to three spatial axes (AXES counts them; those missing are the
-// first ones, of size 1). An index before an axis wraps to a great number.
+// Index arithmetic of windows for convolution and pooling. x [N, C, D, H, W] is a view with a
+// stride per axis; offsets of reversed axes wrap. There are AXES spatial axes, at most three;
+// missing leading axes have size 1. An index before an axis wraps to a large number.
 
 struct Params {
     batch: u32,
@@ -48,7 +48,7 @@ override KW: u32 = 3u;
 
 const TAPS: u32 = KD * KH * KW;
 
-// A tap of a window, as steps along the spatial axes.
+// Coordinates of tap `t` in a window, along the spatial axes.
 fn tap_at(t: u32) -> vec3<u32> {
     return vec3<u32>(
         (t / (KH * KW)) * p.dilation_d,
@@ -57,7 +57,7 @@ fn tap_at(t: u32) -> vec3<u32> {
     );
 }
 
-// The first tap of a window.
+// Coordinates of the first tap of a window.
 fn window_at(window: u32) -> vec3<u32> {
     let row = window / p.out_w;
     return vec3<u32>(

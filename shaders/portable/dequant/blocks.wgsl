@@ -1,9 +1,9 @@
-// Weights in block formats of integers: weight j of a block is scale.x * code + scale.y, where groups of
-// 16 weights have one scale. j is a multiple of 4 (codes) or lies in the group (scales). Blocks begin at even
-// bytes. After `fields.wgsl`.
+// Dequantization of integer block formats: weight j of a block is scale.x * code + scale.y. A group
+// of 16 weights shares a scale. j is a multiple of 4 for codes, or any index of the group for
+// scales. Blocks begin at even bytes. Follows `fields.wgsl`.
 //
-// Products of an f16 and the small integers of all schemes with a minimum are exact in f32, so that
-// scale.x * code + scale.y rounds once, whether or not a compiler contracts it.
+// scale.x * code is exact in F32 for all formats with a minimum: F16 times a small integer. So
+// scale.x * code + scale.y rounds once, with or without contraction to an FMA.
 
 const Q4_0: u32 = 0u;
 const Q4_1: u32 = 1u;
@@ -26,9 +26,9 @@ fn fifth_bits(i: u32, j: u32) -> vec4<u32> {
     return (vec4<u32>(quad_at(i) >> j) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
 }
 
-// The scale and the minimum of sub-block s of Q4_K and Q5_K, 6 bits each: the first four of each are the
-// low 6 bits of bytes 0 to 3 and 4 to 7; of the last four, bytes 8 to 11 have the low nibbles (scale low,
-// minimum high), bytes 0 to 7 the top 2 bits.
+// Scale and minimum of sub-block s of Q4_K and Q5_K, 6 bits each. Sub-blocks 0 to 3 use the low 6
+// bits of bytes 0 to 3 (scales) and 4 to 7 (minima). Sub-blocks 4 to 7 use the nibbles of bytes 8
+// to 11 (low: scale, high: minimum), and the top 2 bits of bytes 0 to 7.
 fn scale_and_min(packed: u32, s: u32) -> vec2<f32> {
     let i = packed + s % 4u;
     let scale = byte_at(i);
@@ -54,14 +54,14 @@ fn scale_of(block: Block, j: u32) -> vec2<f32> {
             return vec2<f32>(d * f32(both & 15u), -(m * f32(both >> 4u)));
         }
         case Q3_K: {
-            // Scale s: its low nibble in byte s % 8, its top 2 bits in byte 8 + s % 4.
+            // Scale s: low nibble in byte s % 8, top 2 bits in byte 8 + s % 4.
             let s = j / 16u;
             let low = (byte_at(packed + s % 8u) >> (4u * (s / 8u))) & 15u;
             let high = (byte_at(packed + 8u + s % 4u) >> (2u * (s / 4u))) & 3u;
             return vec2<f32>(half_at(halves) * (f32(low | (high << 4u)) - 32.0), 0.0);
         }
         case Q4_K, Q5_K: {
-            // The f16 scale and minimum lie before the packed ones.
+            // The F16 scale and minimum precede the packed ones.
             let s = scale_and_min(packed + 4u, j / 32u);
             return vec2<f32>(half_at(packed) * s.x, -(half_at(packed + 2u) * s.y));
         }
@@ -72,7 +72,7 @@ fn scale_of(block: Block, j: u32) -> vec2<f32> {
         case INT8, INT4: {
             return vec2<f32>(half_at(halves + j / 32u * 2u), 0.0);
         }
-        // Less a zero point: the codes are less the middle of their range.
+        // With a zero point; codes are centered by subtracting the middle of their range.
         case INT8_ASYM: {
             let d = half_at(halves + j / 32u * 2u);
             return vec2<f32>(d, d * (128.0 - f32(byte_at(packed + j / 32u))));
@@ -145,7 +145,7 @@ fn codes_of(block: Block, j: u32) -> vec4<f32> {
     }
 }
 
-// Weights j to j + 3.
+// Dequantizes weights j to j + 3.
 fn weights(block: Block, j: u32) -> vec4<f32> {
     let scale = scale_of(block, j);
     let values = scale.x * codes_of(block, j);

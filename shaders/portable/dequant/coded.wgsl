@@ -1,8 +1,9 @@
-// Weights in formats of small floats, uneven levels, packed digits and rows of grids: 4 at a time. Blocks begin
-// at even bytes but those of MXFP4, which begin anywhere. After `fields.wgsl`; the code that includes this has
-// grid: two rows in a word, in each 8 elements of 2 bits or 4 of 3 bits. It is read only where SCHEME has one.
+// Dequantization of codebook and small-float formats, 4 weights per call: FP8, FP4, non-uniform
+// levels, packed ternary digits, and grids. Blocks begin at even bytes; MXFP4 blocks begin at any
+// byte. Follows `fields.wgsl`. The including shader defines `grid`: two grid rows per word, each 8
+// elements of 2 bits or 4 elements of 3 bits. Only SCHEMEs with a grid read it.
 //
-// All products are exact in f32 but those of the f32 scales of FP8, which round once.
+// All multiplications are exact in F32, except by the F32 scales of FP8, which round once.
 
 const MXFP4: u32 = 16u;
 const NVFP4: u32 = 17u;
@@ -19,7 +20,7 @@ const IQ3_S: u32 = 27u;
 const IQ1_S: u32 = 28u;
 const IQ1_M: u32 = 29u;
 
-// The 4 bytes from any byte on.
+// Loads 4 bytes from any byte offset.
 fn any_quad(i: u32) -> u32 {
     let shift = 8u * (i % 4u);
     let low = packed_word(i / 4u) >> shift;
@@ -29,7 +30,7 @@ fn any_quad(i: u32) -> u32 {
     return low | (packed_word(i / 4u + 1u) << (32u - shift));
 }
 
-// The 2 bytes from byte i on, which is even.
+// Loads 2 bytes from byte i, which is even.
 fn pair_at(i: u32) -> u32 {
     return (packed_word(i / 4u) >> (8u * (i & 2u))) & 0xffffu;
 }
@@ -38,7 +39,7 @@ fn from_halves(bits: vec4<u32>) -> vec4<f32> {
     return vec4<f32>(from_half(bits.x), from_half(bits.y), from_half(bits.z), from_half(bits.w));
 }
 
-// Twice the values of e2m1 floats: 0, 1, 2, 3, 4, 6, 8, 12.
+// Twice the values of FP4 (e2m1) codes: 0, 1, 2, 3, 4, 6, 8, 12.
 fn small_floats(codes: vec4<u32>) -> vec4<f32> {
     let size = codes & vec4<u32>(7u);
     let above = vec4<u32>(2u) + (size & vec4<u32>(1u));
@@ -50,7 +51,7 @@ fn small_floats(codes: vec4<u32>) -> vec4<f32> {
 fn mxfp4(block: Block, j: u32) -> vec4<f32> {
     let codes = nibbles_of(any_quad(field(LOW, block) + j % 16u), j >= 16u);
     let e = byte_at(field(SCALES, block));
-    // 2^(e - 128), subnormal for the least two.
+    // 2^(e - 128); subnormal for the two smallest exponents.
     var bits = 0x00200000u << e;
     if e >= 2u {
         bits = (e - 1u) << 23u;
@@ -61,7 +62,8 @@ fn mxfp4(block: Block, j: u32) -> vec4<f32> {
 fn nvfp4(block: Block, j: u32) -> vec4<f32> {
     let codes = nibbles_of(any_quad(field(LOW, block) + j / 16u * 8u + j % 8u), j % 16u >= 8u);
     let byte = byte_at(field(SCALES, block) + j / 16u);
-    // As the top bits of a half, whose bias is 8 more; half of it, for codes are doubled.
+    // Read as the top bits of an F16, whose exponent bias is 8 larger. The scale is halved because
+    // the code values are doubled.
     let scale = from_half((byte & 127u) << 7u) * 128.0;
     return select(scale, 0.0, byte == 127u) * small_floats(codes);
 }
@@ -78,7 +80,7 @@ fn fp8(block: Block, j: u32) -> vec4<f32> {
     return d * value;
 }
 
-// Digit n of bytes that hold five digits of base 3 as a fraction of 256, less 1.
+// Ternary digit n of bytes that encode five base-3 digits as a fraction of 256, minus 1.
 fn digits(bytes: vec4<u32>, n: u32) -> vec4<f32> {
     let power = select((0x1b090301u >> (8u * n)) & 255u, 81u, n == 4u);
     let fraction = (bytes * power) & vec4<u32>(255u);
@@ -97,7 +99,7 @@ fn tq1_0(block: Block, j: u32) -> vec4<f32> {
     return d * digits(bytes_of(any_quad(field(HIGH, block))), (j - 240u) / 4u);
 }
 
-// Level `code` of the 16 of IQ4_NL and IQ4_XS.
+// Level `code` of the 16 levels of IQ4_NL and IQ4_XS.
 fn level(code: u32) -> f32 {
     let is_odd = (code & 4u) != 0u;
     let least = select(0xbfad9881u, 0xf6eaddcfu, is_odd);
@@ -115,7 +117,7 @@ fn iq4(block: Block, j: u32) -> vec4<f32> {
     let codes = nibbles_of(any_quad(field(LOW, block) + 16u * sub + j % 16u), j % 32u >= 16u);
     var scale = half_at(field(HALVES, block));
     if SCHEME == IQ4_XS {
-        // 2 high bits of all eight, then their nibbles.
+        // The 2 high bits of all eight scales, followed by the low nibbles.
         let packed = field(SCALES, block);
         let high = (byte_at(packed + sub / 4u) >> (2u * (sub % 4u))) & 3u;
         let low = (byte_at(packed + 2u + sub / 2u) >> (4u * (sub % 2u))) & 15u;
@@ -128,30 +130,30 @@ fn row_of(index: u32) -> u32 {
     return (grid[index / 2u] >> (16u * (index % 2u))) & 0xffffu;
 }
 
-// 4 of the 8 elements of a row.
+// Four of the 8 elements of a grid row.
 fn eighths(row: u32, j: u32) -> vec4<u32> {
     return (vec4<u32>(row >> (2u * (j & 4u))) >> vec4<u32>(0u, 2u, 4u, 6u)) & vec4<u32>(3u);
 }
 
-// The elements of a row of 4.
+// The elements of a grid row of 4.
 fn quarters(row: u32) -> vec4<u32> {
     return (vec4<u32>(row) >> vec4<u32>(0u, 3u, 6u, 9u)) & vec4<u32>(7u);
 }
 
-// The signs that 7 bits stand for: an even number of minus signs.
+// Expands 7 sign bits to 8: the number of minus signs is even.
 fn even_signs(bits: u32) -> u32 {
     let seven = bits & 127u;
     return seven | ((countOneBits(seven) & 1u) << 7u);
 }
 
-// 4 sizes with the signs that 8 bits have for them.
+// Applies 8 sign bits to 4 magnitudes.
 fn with_signs(size: vec4<u32>, signs: u32, j: u32) -> vec4<f32> {
     let minus = (vec4<u32>(signs >> (j & 4u)) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
     let value = vec4<f32>(size);
     return select(value, -value, minus != vec4<u32>());
 }
 
-// The nibble i of bytes.
+// Nibble i of the bytes from `first`.
 fn nibble_at(first: u32, i: u32) -> u32 {
     return (byte_at(first + i / 2u) >> (4u * (i % 2u))) & 15u;
 }
@@ -221,7 +223,7 @@ fn iq1(block: Block, j: u32) -> vec4<f32> {
     } else {
         let both = nibble_at(field(HIGH, block), i);
         index |= (both & 7u) << 8u;
-        // The four nibbles of d are the top ones of the scales.
+        // The top nibbles of the four scale words form the F16 number d.
         let first = quad_at(packed);
         let second = quad_at(packed + 4u);
         let early = ((first >> 12u) & 15u) | ((first >> 24u) & 0xf0u);
@@ -234,7 +236,7 @@ fn iq1(block: Block, j: u32) -> vec4<f32> {
     return d * f32(2u * s + 1u) * (vec4<f32>(eighths(row_of(index), j)) + vec4<f32>(shift));
 }
 
-// Weights j to j + 3 of a block.
+// Dequantizes weights j to j + 3 of a block.
 fn weights(block: Block, j: u32) -> vec4<f32> {
     switch SCHEME {
         case MXFP4: { return mxfp4(block, j); }

@@ -1,10 +1,11 @@
-// Where packed weights are, and the parts of a word: what decoding of all block formats shares. The code that
-// includes this has packed_word(i), word i of the weights, and row_blocks(), the blocks of a row.
+// Addressing of quantized weights, and bit extraction, shared by all block formats. The including
+// shader defines packed_word(i), which loads word i, and row_blocks(), the number of blocks per
+// row.
 //
-// A block has up to four fields: low bits, high bits, packed scales, f16 scales. In file order (PLANES = 0)
-// blocks lie behind each other; in planes, one field of all blocks of a row does. LOW, HIGH, SCALES and
-// HALVES say where: the first byte (in planes, times the blocks of the row) in 16 bits, above them the
-// distance from block to block.
+// A block has up to four fields: low bits, high bits, packed scales, F16 scales. In file order
+// (PLANES = 0), blocks are contiguous. With PLANES, each field of all blocks of a row is
+// contiguous. LOW, HIGH, SCALES and HALVES encode the layout: the low 16 bits are the first byte
+// (with PLANES multiplied by the blocks per row), the high bits are the stride from block to block.
 
 override SCHEME: u32 = 0u;
 override BLOCK_LEN: u32 = 32u;
@@ -16,13 +17,13 @@ override SCALES: u32 = 0u;
 override HALVES: u32 = 0u;
 
 struct Block {
-    // The byte where its row begins, which is even.
+    // Byte offset of the block's row; even.
     row: u32,
-    // Its place in the row.
+    // Index of the block in the row.
     index: u32,
 }
 
-// The byte where a field of a block begins.
+// Byte offset of a field of a block.
 fn field(place: u32, block: Block) -> u32 {
     let first = place & 0xffffu;
     let step = place >> 16u;
@@ -32,7 +33,7 @@ fn field(place: u32, block: Block) -> u32 {
     return block.row + (first + step * block.index);
 }
 
-// The 4 bytes from byte i on; i is even.
+// Loads 4 bytes from byte i; i is even.
 fn quad_at(i: u32) -> u32 {
     let word = packed_word(i / 4u);
     if (i & 2u) == 0u {
@@ -45,7 +46,7 @@ fn byte_at(i: u32) -> u32 {
     return (packed_word(i / 4u) >> (8u * (i % 4u))) & 255u;
 }
 
-// The f16 at byte i, which is even.
+// Loads the F16 number at byte i, which is even.
 fn half_at(i: u32) -> f32 {
     return from_half((packed_word(i / 4u) >> (8u * (i & 2u))) & 0xffffu);
 }
@@ -54,7 +55,7 @@ fn bytes_of(quad: u32) -> vec4<u32> {
     return (vec4<u32>(quad) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u);
 }
 
-// Nibbles of 4 bytes, the low ones or the high ones.
+// The low or the high nibbles of 4 bytes.
 fn nibbles_of(quad: u32, high: bool) -> vec4<u32> {
     return bytes_of(select(quad, quad >> 4u, high) & 0x0f0f0f0fu);
 }

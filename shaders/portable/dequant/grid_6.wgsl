@@ -1,3 +1,3 @@
-// The rows of a codebook, or a word that is not read.
+// Rows of a codebook; one unused word for schemes without a codebook.
 
 @group(0) @binding(6) var<storage, read> grid: array<u32>;

@@ -1,32 +1,34 @@
-// Blocks in pieces: 16 bytes that hold the low bits of one or two groups of 16 weights, which have a scale
-// each, with what else belongs to them. A piece is loaded as it lies (`raw_of`), so that loads can be under
-// way while others are used; `codes` and `scales` then make numbers of it.
+// Dequantization in 16-byte units (pieces). A piece contains the low bits of one or two groups of
+// 16 weights, plus their scales and other data. A group has one scale. `raw_of` loads a piece
+// without decoding it, so that loads overlap with the arithmetic on earlier pieces. `codes` and
+// `scales` decode it later.
 //
-// The second group of a piece lies SECOND weights after the first. `blocks.wgsl` has the formats; the code
-// that includes this has load_quad and load_word: 16 or 4 bytes from one on.
+// The second group of a piece begins SECOND weights after the first. `blocks.wgsl` defines the
+// formats. The including shader defines load_quad (16 bytes) and load_word (4 bytes).
 // uses dequant/packed_quads.wgsl or dequant/packed_words.wgsl: load_quad, load_word, packed_word
 // uses prelude.wgsl: NATIVE_HALVES, sign_extend8
 
 override GROUPS: u32 = 2u;
 override SECOND: u32 = 16u;
 
-// Pieces of a block.
+// Pieces per block.
 const PARTS: u32 = BLOCK_LEN / (16u * GROUPS);
 
 struct Raw {
-    // 16 bytes of low bits, and 16 that have the high bits among others.
+    // 16 bytes of low bits, and the 16 bytes that contain the high bits.
     low: vec4<u32>,
     high: vec4<u32>,
-    // What the scales are made of, zero points with them; the fifth bits of Q5_0 and Q5_1.
+    // Packed scales and zero points, or the fifth bits of Q5_0 and Q5_1.
     head: vec4<u32>,
-    // The f16 scale, for some with the f16 minimum; and the bits below it in its word, which are shifted out when
-    // the scale is made, so that nobody waits for the word before.
+    // The word with the F16 scale, in some formats also with the F16 minimum. `below` is the number
+    // of bits below the scale. The shift is done when the scale is used, so that no thread waits
+    // for the load.
     halves: u32,
     below: u32,
     part: u32,
 }
 
-// Where weight j of a block is: vec2(piece, quad of its 4 neighbours).
+// Position of weight j of a block: vec2(piece, index of its vec4 in the piece).
 fn spot_in(block: u32, j: u32) -> vec2<u32> {
     if GROUPS == 1u {
         return vec2<u32>(block * PARTS + j / 16u, j % 16u / 4u);
@@ -35,7 +37,7 @@ fn spot_in(block: u32, j: u32) -> vec2<u32> {
     return vec2<u32>(block * PARTS + rest / 16u, (j / SECOND) % 2u * 4u + rest % 16u / 4u);
 }
 
-// The first weight of a piece within its block.
+// Index of a piece's first weight in its block.
 fn first_of(part: u32) -> u32 {
     if GROUPS == 1u {
         return part * 16u;
@@ -44,7 +46,7 @@ fn first_of(part: u32) -> u32 {
     return rest / SECOND * (2u * SECOND) + rest % SECOND;
 }
 
-// The first byte of the low bits of a piece, and of the 16 bytes with its high bits, in their fields.
+// Byte offsets in their fields: the low bits of a piece, and the 16 bytes with its high bits.
 fn low_at(part: u32) -> u32 {
     switch SCHEME {
         case Q2_K, Q3_K, TQ2_0: { return 32u * (part / 4u) + 16u * (part % 2u); }
@@ -68,16 +70,16 @@ fn head_of(block: Block, part: u32) -> vec4<u32> {
         case INT8_ASYM, INT4_ASYM: {
             return vec4<u32>(load_word(field(SCALES, block)), 0u, 0u, 0u);
         }
-        // Scales of groups 32 weights apart are 2 apart, in one word.
+        // Scales of groups 32 weights apart are 2 bytes apart, in one word.
         case Q2_K: {
             return vec4<u32>(load_word(field(SCALES, block) + first_of(part) / 64u * 4u), 0u, 0u, 0u);
         }
-        // Their low nibbles, and the top bits of all.
+        // The low nibbles of the scales, and the top bits of all scales.
         case Q3_K: {
             let packed = field(SCALES, block);
             return vec4<u32>(load_word(packed + part / 2u % 2u * 4u), load_word(packed + 8u), 0u, 0u);
         }
-        // Scales of groups 64 weights apart are in neighbouring words.
+        // Scales of groups 64 weights apart are in adjacent words.
         case Q6_K: {
             let packed = field(SCALES, block) + first_of(part) / 128u * 8u;
             return vec4<u32>(load_word(packed), load_word(packed + 4u), 0u, 0u);
@@ -91,7 +93,7 @@ fn head_of(block: Block, part: u32) -> vec4<u32> {
     }
 }
 
-// Which of several f16 scales a piece has.
+// Index of the piece's F16 scale in its block.
 fn half_of(part: u32) -> u32 {
     switch SCHEME {
         case INT8, INT8_ASYM: { return part / 2u; }
@@ -100,7 +102,7 @@ fn half_of(part: u32) -> u32 {
     }
 }
 
-// The first byte of the f16 scale of a piece.
+// Byte offset of the piece's F16 scale.
 fn half_place(block: Block, part: u32) -> u32 {
     return field(HALVES, block) + 2u * half_of(part);
 }
@@ -123,17 +125,18 @@ fn raw_of(block: Block, part: u32) -> Raw {
     return raw;
 }
 
-// Nothing; where a kernel sets it to a 0 that compilers do not know, masks and exponents are put on by one
-// instruction, which would not take two constants.
+// Always 0. If a kernel sets it to a runtime 0, mask and exponent are applied by one instruction,
+// which cannot take two constants.
 var<private> no_bits: u32;
 
-// `zero` is 0, which compilers do not know.
+// `zero` must be 0 at run time but unknown to the compiler.
 fn hide_constants(zero: u32) {
     no_bits = zero;
 }
 
-// Bytes as floats without a conversion: bits of each of the 4 bytes (`mask` << `low`) become bits of the
-// fraction of a power of two. Less that power and an offset they are the number, exactly.
+// Converts 4 bytes to floats without conversion instructions. The masked bits of each byte (`mask
+// << low`) become mantissa bits of a power of two. Subtracting this power and `offset` gives the
+// exact number.
 fn four(bytes: u32, low: u32, mask: u32, offset: f32) -> vec4<f32> {
     let even = (150u - low) << 23u;
     let odd = (142u - low) << 23u;
@@ -148,12 +151,13 @@ fn nibbles(word: u32, group: u32) -> u32 {
     return (word >> (4u * group)) & 0x0f0f0f0fu;
 }
 
-// Bits j to j + 3 of the fifth bits of Q5_0 and Q5_1, each as bit 4 of a byte.
+// Fifth bits j to j + 3 of Q5_0 and Q5_1, each as bit 4 of a byte.
 fn fifths(bits: u32, j: u32) -> u32 {
     return ((((bits >> j) & 15u) * 0x00204081u) & 0x01010101u) << 4u;
 }
 
-// The codes of word i of one of two groups, weights 4 i to 4 i + 3, as bytes without their offset.
+// Quantized values of word i of a group, weights 4 i to 4 i + 3, as bytes without the format's
+// offset.
 fn code_bytes(raw: Raw, group: u32, i: u32) -> u32 {
     let low = raw.low[i];
     switch SCHEME {
@@ -176,7 +180,8 @@ fn code_bytes(raw: Raw, group: u32, i: u32) -> u32 {
             return nibbles(low, group) | (fifth << 4u);
         }
         default: {
-            // Bits 0 and 1, or 2 and 3; of the second group, 4 bits further. They become bits 4 and 5.
+            // Bits 0 and 1, or 2 and 3, of the first group; those of the second group are 4 bits
+            // higher. They become bits 4 and 5.
             let at = raw.part / 2u % 2u * 2u;
             var high = raw.high[i] >> at;
             if group == 0u {
@@ -187,7 +192,7 @@ fn code_bytes(raw: Raw, group: u32, i: u32) -> u32 {
     }
 }
 
-// What a code is less than its byte.
+// Offset that is subtracted from the stored byte to obtain the quantized value.
 fn code_offset() -> i32 {
     switch SCHEME {
         case TQ2_0: { return 1; }
@@ -199,12 +204,12 @@ fn code_offset() -> i32 {
     }
 }
 
-// True if both groups of a piece have the same scale.
+// True if both groups of a piece share a scale.
 fn has_one_scale() -> bool {
     return SCHEME <= Q8_0 || SCHEME >= INT8;
 }
 
-// The codes of word i of a group as floats.
+// Quantized values of word i of a group, as floats.
 fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
     let low = raw.low[i];
     switch SCHEME {
@@ -241,8 +246,8 @@ fn codes(raw: Raw, group: u32, i: u32) -> vec4<f32> {
     }
 }
 
-// The two halves of a word. Devices may take subnormal halves, which scales often are, for 0: those are
-// multiples of 2^-24, found as the fraction of 2^23.
+// The two F16 numbers of a word. Devices may flush subnormal F16 numbers, which scales often are.
+// They are multiples of 2^-24, decoded here as mantissa bits of 2^23.
 fn halves(word: u32) -> vec2<f32> {
     if NATIVE_HALVES {
         return unpack2x16float(word);
@@ -253,7 +258,7 @@ fn halves(word: u32) -> vec2<f32> {
     return select(unpack2x16float(word), small, (bits & vec2<u32>(0x7c00u)) == vec2<u32>());
 }
 
-// The one f16 scale of a piece.
+// The F16 scale of a piece with one scale.
 fn own_half(raw: Raw) -> f32 {
     return halves(raw.halves >> raw.below).x;
 }
@@ -262,9 +267,9 @@ fn byte_in(word: u32, i: u32) -> u32 {
     return (word >> (8u * i)) & 255u;
 }
 
-// The scales of both groups, which are neighbours among the sub-blocks of Q4_K and Q5_K, and above them the minima:
-// a byte each. Those of sub-blocks 0 to 3 are 6 bits of bytes 0 to 3 and 4 to 7; of sub-blocks 4 to 7,
-// bytes 8 to 11 have the low nibbles, bytes 0 to 7 the top 2 bits.
+// 6-bit scales of both groups of Q4_K and Q5_K, then their minima, one per byte. The groups belong
+// to adjacent sub-blocks. Sub-blocks 0 to 3 use the low 6 bits of bytes 0 to 3 and 4 to 7.
+// Sub-blocks 4 to 7 use the nibbles of bytes 8 to 11 and the top 2 bits of bytes 0 to 7.
 fn six_bits(raw: Raw) -> u32 {
     let pair = raw.part / 2u;
     let shift = 16u * (pair % 2u);
@@ -283,14 +288,14 @@ fn scales_and_minima(raw: Raw) -> vec4<f32> {
     return dm.xyxy * four(six_bits(raw), 0u, 63u, 0.0).xzyw;
 }
 
-// The scales of both groups of Q3_K, 32 more than they are, in 16 bits each.
+// Scales of both groups of Q3_K plus 32, 16 bits each.
 fn third_scales(raw: Raw) -> u32 {
     let low = (raw.head.x >> (8u * (raw.part % 2u) + 4u * (raw.part / 4u))) & 0x000f000fu;
     let high = (raw.head.y >> (8u * (raw.part % 2u) + 2u * (raw.part / 2u))) & 0x00030003u;
     return low | (high << 4u);
 }
 
-// Scale and minimum of the first group, and of the second.
+// Scale and minimum of the first group, then of the second.
 fn scales(raw: Raw) -> vec4<f32> {
     switch SCHEME {
         case Q4_1, Q5_1: {
@@ -333,7 +338,7 @@ fn scales(raw: Raw) -> vec4<f32> {
     }
 }
 
-// The same as integers, in formats whose groups have different ones: multiples of `scale_units`.
+// Integer scales and minima in units of `scale_units`, for formats with a separate scale per group.
 fn scale_codes(raw: Raw) -> vec4<i32> {
     switch SCHEME {
         case Q2_K: {
@@ -357,7 +362,7 @@ fn scale_codes(raw: Raw) -> vec4<i32> {
     }
 }
 
-// What a scale and a minimum of 1 are.
+// The values of an integer scale of 1 and of an integer minimum of 1.
 fn scale_units(raw: Raw) -> vec2<f32> {
     switch SCHEME {
         case Q2_K: { return halves(raw.halves) * vec2<f32>(1.0, -1.0); }

@@ -1,30 +1,31 @@
-// Pieces of formats that have no codes to be scaled apart: 16 weights, decoded as they are loaded. After
-// `coded.wgsl`, in the place of `pieces.wgsl`.
+// 16-byte dequantization units for codebook formats. 16 weights are decoded at load, because these
+// formats have no separate quantized values and scales. Replaces `pieces.wgsl`; follows
+// `coded.wgsl`.
 
 const GROUPS: u32 = 1u;
 const SECOND: u32 = 16u;
 
-// Pieces of a block.
+// Pieces per block.
 const PARTS: u32 = BLOCK_LEN / 16u;
 
 struct Raw {
     values: array<vec4<f32>, 4>,
 }
 
-// Masks and exponents are not put on here.
+// Empty: codebook formats apply no masks and exponents here.
 fn hide_constants(zero: u32) {}
 
-// Where weight j of a block is: vec2(piece, quad of its 4 neighbours).
+// Position of weight j of a block: vec2(piece, index of its vec4 in the piece).
 fn spot_in(block: u32, j: u32) -> vec2<u32> {
     return vec2<u32>(block * PARTS + j / 16u, j % 16u / 4u);
 }
 
-// The first weight of a piece within its block.
+// Index of a piece's first weight in its block.
 fn first_of(part: u32) -> u32 {
     return part * 16u;
 }
 
-// In a loop: the code that decodes is long, and compilers copy it to each place.
+// A loop, because compilers inline the long decoder at every call.
 fn raw_of(block: Block, part: u32) -> Raw {
     var raw: Raw;
     for (var i = 0u; i < 4u; i += 1u) {

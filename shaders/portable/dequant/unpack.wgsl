@@ -1,4 +1,4 @@
-// y = the f32 values of rows of packed blocks. One invocation writes 4 values.
+// Dequantization to F32: y = the values of rows of quantized blocks. A thread writes 4 values.
 // uses prelude.wgsl: flat_group
 
 struct Params {

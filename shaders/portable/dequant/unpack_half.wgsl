@@ -1,5 +1,7 @@
-// y = the values of rows of packed blocks in the 16-bit float Y_TYPE. Two invocations decode a piece, 16 or 32
-// weights, and write 8 neighbours each: those of a workgroup then write whole lines. `before` is not read: it is what must be there first, so that y is made when it is needed.
+// Dequantization to the 16-bit float Y_TYPE: y = the values of rows of quantized blocks. Two
+// threads decode a piece of 16 or 32 weights, and write 8 adjacent values each, so that a workgroup
+// writes whole cache lines. `before` is not read. It is a dependency that delays the dequantization
+// until shortly before its use.
 // uses dequant/pieces.wgsl or dequant/pieces_coded.wgsl: GROUPS, PARTS, Raw, SECOND, codes, first_of, raw_of, scales
 // uses prelude.wgsl: F16, flat_group, float_bits
 
@@ -29,12 +31,12 @@ fn pair_bits(low: f32, high: f32) -> u32 {
     return float_bits(low, Y_TYPE) | (float_bits(high, Y_TYPE) << 16u);
 }
 
-// 8 neighbours from element i on.
+// Stores 8 adjacent values from element i.
 fn store(i: u32, x: vec4<f32>, y: vec4<f32>) {
     y_data[i / 8u] = vec4<u32>(pair_bits(x.x, x.y), pair_bits(x.z, x.w), pair_bits(y.x, y.y), pair_bits(y.z, y.w));
 }
 
-// Eight of the 16 weights of a group, from 8 `half` on.
+// Stores eight of the 16 weights of a group, from weight 8 `half`.
 fn store_half(i: u32, raw: Raw, group: u32, half: u32, scale: vec2<f32>) {
     let least = vec4<f32>(scale.y);
     let first = codes(raw, group, 2u * half);

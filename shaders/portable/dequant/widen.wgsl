@@ -1,4 +1,4 @@
-// y = x widened from the 16-bit float X_TYPE to f32. One invocation reads one word.
+// y = x, widened from the 16-bit float X_TYPE to F32. A thread reads one word.
 // uses prelude.wgsl: flat_group, float_of
 
 struct Params {

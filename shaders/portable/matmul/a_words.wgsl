@@ -1,4 +1,4 @@
-// Elements of a, where it holds floats in words. Those outside the matrix are 0.
+// Elements of a float operand a, loaded by words. Elements outside the matrix are 0.
 
 fn a_at(row: u32, k: u32) -> f32 {
     let inside = row < p.m && k < p.k;

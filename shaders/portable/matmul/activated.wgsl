@@ -1,4 +1,4 @@
-// f of a product: functions that take more code than the identity.
+// Activation epilogue f of a matmul: functions that need more code than the identity.
 // uses conv/conv_finish.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: ACTIVATION, p
 // uses prelude.wgsl: fmax, fmin
 // uses scalar/base.wgsl: opaque_zero

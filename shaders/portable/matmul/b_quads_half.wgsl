@@ -1,4 +1,4 @@
-// Quads of b as 8 bytes: floats of 16 bits.
+// Operand b in 8-byte vectors of four 16-bit floats.
 // uses matmul/floats.wgsl: pair_of
 // uses matmul/operands.wgsl: b_base, p
 

@@ -1,5 +1,5 @@
-// Quads of b from packed blocks: a column is a row of blocks, b_col bytes from the one before. k is whole
-// blocks.
+// Operand b in vectors of four dequantized weights. A column is a row of blocks, with `b_col` bytes
+// from column to column. k is a multiple of the block length.
 // uses matmul/b_words.wgsl: b_data
 // uses matmul/operands.wgsl: b_base, p
 

@@ -1,4 +1,4 @@
-// Quads of b as 16 bytes: f32.
+// Operand b in 16-byte vectors of four F32 numbers.
 // uses matmul/operands.wgsl: b_base, p
 
 override B_ALONG: u32 = 0u;

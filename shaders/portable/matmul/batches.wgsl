@@ -1,4 +1,4 @@
-// The first elements of a batch of up to six axes.
+// Offsets of the operands for a batch index over up to six axes.
 // uses matmul/operands.wgsl: a_base, b_base, p, y_base
 
 fn enter_batch(batch: u32) {

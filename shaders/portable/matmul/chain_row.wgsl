@@ -1,3 +1,3 @@
-// The counters of chain.wgsl, for products of one row.
+// Binding of the dependent-launch counters (chain.wgsl) for GEMV kernels.
 
 @group(0) @binding(6) var<storage, read_write> chain: array<atomic<u32>>;

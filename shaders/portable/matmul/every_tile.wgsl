@@ -1,4 +1,4 @@
-// Tiles of gemm.wgsl: all of them.
+// Tile filter of gemm.wgsl: computes all tiles.
 
 fn is_left(batch: u32, row: u32, col: u32) -> bool {
     return true;

@@ -1,4 +1,4 @@
-// What is done to a sum before it is stored, for products of floats.
+// Epilogue of a float matmul: bias and activation before the store.
 // uses conv/col2im.wgsl or conv/conv_finish.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: BIAS, bias_data
 // uses conv/conv_finish.wgsl or conv/windows.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: p
 // uses matmul/activated.wgsl or matmul/plain.wgsl: activate
@@ -22,13 +22,13 @@ fn element_of(word: u32, at: u32, dtype: u32) -> f32 {
     return select(pair.x, pair.y, (at & 1u) == 1u);
 }
 
-// What is added to the sum of row i < m and column j < n.
+// Bias of row i < m and column j < n.
 fn bias_at(i: u32, j: u32) -> f32 {
     let at = p.bias_offset + i * p.bias_row + j * p.bias_stride;
     return element_of(bias_data[word_of(at, A_TYPE)], at, A_TYPE);
 }
 
-// The result for a sum of row i < m and column j < n.
+// Result of the sum of row i < m and column j < n.
 fn finish(sum: f32, i: u32, j: u32) -> f32 {
     var value = sum;
     if BIAS == 1u {

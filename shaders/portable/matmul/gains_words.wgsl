@@ -1,4 +1,4 @@
-// The gains of a norm, by words; the units of a workgroup share the row out between them.
+// Norm weights (gains), loaded by words. The units of a workgroup share the row: each loads a part.
 // uses matmul/gemv_tile.wgsl: UNITS
 // uses prelude.wgsl: word_of
 

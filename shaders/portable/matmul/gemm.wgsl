@@ -1,10 +1,11 @@
-// Tiled product. A workgroup of SIDE^2 invocations computes tiles of TILE x TILE, TILE = 4 SIDE (1 + WIDE),
-// in steps of 16 along k; tiles in x and y of the grid, batches in z. An invocation owns (1 + WIDE)^2
-// squares of 4 x 4, SIDE squares apart. 16-bit results have an even n, so that it owns whole words.
+// Tiled GEMM with scalar loads. A workgroup of SIDE^2 threads computes tiles of TILE x TILE, TILE =
+// 4 SIDE (1 + WIDE), in steps of 16 along k. Tiles map to x and y of the grid, batches to z. A
+// thread owns (1 + WIDE)^2 squares of 4 x 4, SIDE squares apart. 16-bit results require an even n,
+// so that each thread owns whole words.
 //
-// Shared tiles hold 4 neighbours along m or n at one k. Their places are permuted by k, so that neither
-// filling them along k nor reading them runs into one bank. Neighbouring invocations load along k where
-// *_ALONG is 0, along m or n where it is 1: whichever has stride 1.
+// Shared tiles store 4 adjacent elements along m or n at one k. Their positions are permuted by k
+// against bank conflicts, for stores along k and for loads. Adjacent threads load along k if
+// *_ALONG is 0, along m or n if it is 1; the axis with stride 1 is selected.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: begin
 // uses matmul/every_tile.wgsl or matmul/left_tiles.wgsl: is_left
 // uses matmul/gemm_floats.wgsl or matmul/gemm_packed.wgsl: load_b
@@ -18,7 +19,7 @@ const COUNT: u32 = SIDE * SIDE;
 const TILE: u32 = SIDE * 4u * (1u + WIDE);
 const QUADS: u32 = TILE / 4u;
 const STEP: u32 = 16u;
-// Tiles that share columns of b run near each other, in stripes of so many rows of tiles.
+// Rows of tiles per stripe. Tiles that share columns of b run close together, for cache reuse.
 const STRIPE: u32 = 8u;
 
 var<workgroup> a_tile: array<vec4<f32>, STEP * QUADS>;
@@ -62,7 +63,7 @@ fn store_quad(row: u32, col: u32, sums: vec4<f32>) {
     }
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(COUNT)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -88,7 +89,8 @@ fn main(
             continue;
         }
         enter_batch(batch);
-        // Left and right four columns of eight rows; only the first four on the left unless WIDE.
+        // Accumulators: the left and right four columns of eight rows. Without WIDE, only the left
+        // four columns of the first four rows are used.
         var l0 = vec4<f32>();
         var l1 = vec4<f32>();
         var l2 = vec4<f32>();
@@ -135,7 +137,8 @@ fn main(
             }
             workgroupBarrier();
         }
-        // One place in the code applies f: it is long, and compilers copy it to each place.
+        // Only one place in the code applies f, because compilers inline its long code at every
+        // call.
         for (var i = 0u; i < 4u + 12u * WIDE; i += 1u) {
             var sums = l0;
             switch i {

@@ -1,4 +1,4 @@
-// Tiles of b where it holds floats.
+// Tile loads of a float operand b.
 // uses matmul/b_words.wgsl: b_data
 // uses matmul/gemm.wgsl: COUNT, QUADS, STEP, b_tile, place
 // uses prelude.wgsl: word_of

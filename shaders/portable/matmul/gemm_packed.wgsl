@@ -1,5 +1,5 @@
-// Tiles of b where its columns are rows of packed blocks: an invocation decodes 4 neighbours along k of 4
-// columns. k is whole blocks; b_col is in bytes.
+// Tile loads of a quantized operand b, whose columns are rows of blocks. A thread dequantizes 4
+// adjacent elements along k of 4 columns. k is a multiple of the block length; `b_col` is in bytes.
 // uses matmul/b_words.wgsl: b_data
 // uses matmul/gemm.wgsl: COUNT, TILE, b_tile, place
 

@@ -1,14 +1,14 @@
-// Products of operands that lie in quads, for quad_tiles.wgsl: 4 neighbours along k of a row of a, and along k
-// or n of b, of y along n.
+// Vectorized GEMM for quad_tiles.wgsl. Operands are loaded as vectors of four adjacent elements: a
+// along k, b along k or n, y along n.
 //
-// A piece says how quads of a and y lie (a_quad, store_quad), another how b lies: b_line begins a column, or
-// B_ALONG = 1 a quad of columns, and b_quad reads 4 of it.
+// One fragment defines the vectors of a and y (a_quad, store_quad), another those of b. b_line
+// selects a column, or with B_ALONG = 1 four columns, and b_quad loads 4 elements.
 //
-// PARTS divide k into whole steps; the sums of each lie apart, [part, batch, m, n].
+// With PARTS > 1 (split-K), k is divided into whole steps, and y receives [part, batch, m, n].
 
 override PARTS: u32 = 1u;
 
-// Where the part of k that is summed begins, and how long it is.
+// First element and length of the part of k to sum.
 var<private> part_first: u32;
 var<private> part_length: u32;
 
@@ -54,7 +54,7 @@ fn first_b(col_first: u32, local: u32, i: u32) -> u32 {
     return b_line(min(col_first + own.x, p.n - 1u));
 }
 
-// A quad of a step that begins at k_first.
+// Vector of a for the step at k_first.
 fn next_a(first: u32, k_first: u32) -> vec4<f32> {
     return a_quad((first + part_first + k_first) / 4u);
 }
@@ -66,7 +66,7 @@ fn next_b(first: u32, k_first: u32, k: u32) -> vec4<f32> {
     return b_quad(first, part_first + k_first + k);
 }
 
-// The same of the first step, which is `size` long.
+// Vector of a for the first step, which has `size` elements.
 fn first_quad_a(first: u32, k: u32, size: u32) -> vec4<f32> {
     if k >= size {
         return vec4<f32>();

@@ -1,49 +1,50 @@
-// Product for up to ROWS rows (1, 4 or 8), or for blocks of so many. A workgroup of 256 computes UNITS units of PER columns (1 or 2) at
-// a time, SLICES invocations each, and goes on by the size of the grid; groups in x and y, batches in z.
-// An invocation sums its share of k, then the shares meet in shared memory. Where ACROSS is 1,
-// neighbouring invocations walk along n (b is [K, N]), else along k (b is [N, K]). 16-bit results have
-// an even n, or there is one row. Blocks of rows are side by side in the grid, so that weights which one brings are near for the others.
+// Multi-row GEMV: matmul with ROWS rows (1, 4 or 8), or with blocks of ROWS rows. A workgroup of
+// 256 threads computes UNITS units of PER columns (1 or 2) per iteration, SLICES threads each, with
+// a grid stride. Groups map to x and y, batches to z. A thread sums its share of k; shared memory
+// reduces the shares. With ACROSS = 1, adjacent threads read along n (b is [K, N]), otherwise along
+// k (b is [N, K]). 16-bit results require an even n, or one row. Blocks of rows are adjacent in the
+// grid, so that they share cached weights.
 //
-// Where GATED is 1, b holds two matrices side by side: a unit takes a column of each, and the result is
-// f(first) * second. A prologue says what rows of a become on their way in, and what that leaves to do.
+// With GATED = 1, b contains two concatenated matrices. A unit computes a column of each, and the
+// result is f(first) * second. A prologue transforms the rows of a at load.
 
 override ROWS: u32 = 1u;
 
 const INVOCATIONS: u32 = 256u;
 const SLICES: u32 = INVOCATIONS / UNITS;
-// The results of a unit in a row, and of a workgroup.
+// Results of a unit per row, and results of a workgroup per row.
 const OWN: u32 = PER / (1u + GATED);
 const RESULTS: u32 = UNITS * OWN;
-// Slices of a unit that are one cluster, whose sums of one row meet by shuffles.
+// Slices of a unit that form one cluster. With one row, their sums are reduced by shuffles.
 const ALIKE: u32 = select(1u, min(CLUSTER, SLICES), ROWS == 1u && ACROSS == 0u);
 // Vectors of 4 rows.
 const ROW_QUADS: u32 = ROWS / 4u;
 const SEVERAL_ROWS: u32 = min(ROW_QUADS, 1u);
-// The sums of an invocation: those of its columns for one row, or of 4 rows of a column in each.
+// Accumulator vectors of a thread: one for the columns of one row, or one per 4 rows and column.
 const VECS: u32 = max(ROW_QUADS * PER, 1u);
-// Rows of a stay in shared memory from one set of columns to the next where there is one row, else the
-// shares take their place.
+// Offset of the partial sums. With one row, the row stays in shared memory across iterations. With
+// several rows, the partial sums overwrite them.
 const SHARES_AT: u32 = X_QUADS * (1u - SEVERAL_ROWS);
-// The fourth float of the first share is free for the sum of squares.
+// The fourth float of the first partial sum stores the sum of squares.
 const TOTAL_AT: u32 = SHARES_AT;
 
-// The first row of the block.
+// First row of the block.
 var<private> first_row: u32;
 
 var<workgroup> memory: array<vec4<f32>, max(X_QUADS, SHARES_AT + 256u * VECS)>;
 
-// Sums of rows 0 to 3 and 4 to 7 for the first and the second column of the unit.
+// Accumulators of rows 0 to 3 and 4 to 7, for the first and the second column of the unit.
 var<private> first_low: vec4<f32>;
 var<private> first_high: vec4<f32>;
 var<private> second_low: vec4<f32>;
 var<private> second_high: vec4<f32>;
 
-// The results in a row.
+// Number of results per row.
 fn columns() -> u32 {
     return p.n / (1u + GATED);
 }
 
-// The second column of the unit whose first is `col`.
+// Second column of the unit whose first column is `col`.
 fn beside(col: u32) -> u32 {
     if GATED == 1u {
         return col + p.n / 2u;
@@ -51,7 +52,7 @@ fn beside(col: u32) -> u32 {
     return min(col + 1u, p.n - 1u);
 }
 
-// The sum of the squares of what a unit took of the row.
+// Sum of the squares of the row elements that a unit loaded.
 fn squares_of(unit: u32) -> f32 {
     return memory[SHARES_AT + unit * SLICES].z;
 }
@@ -78,7 +79,7 @@ fn share(own: u32) {
     }
 }
 
-// Adds the shares of each unit, one for each cluster of slices, to that of its first slice.
+// Adds the partial sums of each unit, one per cluster of slices, into that of its first slice.
 fn meet(own: u32, slice: u32) {
     for (var left = SLICES / ALIKE; left > 1u;) {
         workgroupBarrier();
@@ -114,7 +115,7 @@ fn result_of(within: u32, first: u32, row: u32) -> f32 {
     return finish(settled(sum_of(within / PER, within % PER, row)), first_row + row, first + within);
 }
 
-// The words of the results from the sums.
+// Stores the words of the results.
 fn store(first: u32, local: u32) {
     let per_row = RESULTS / lanes(Y_TYPE);
     let row = local / per_row;
@@ -164,8 +165,8 @@ fn main(
     let stride = alike * RESULTS;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
-        // 0 for the first columns, 1 where they are taken again, 2 for later ones. Compilers do not see that it
-        // begins at 0: they would copy the body of the loop for it.
+        // 0: first columns; 1: first columns again, after rescaling; 2: later columns. The initial
+        // 0 is a runtime value: with a constant, compilers duplicate the loop body.
         var turn = p.zero;
         for (var first = start; first < columns();) {
             first_low = vec4<f32>();
@@ -173,7 +174,8 @@ fn main(
             second_low = vec4<f32>();
             second_high = vec4<f32>();
             accumulate(min(first + unit * OWN, (columns() - 1u) / OWN * OWN), slice, local, turn < 2u);
-            // The shares of several rows lie where others may still read rows of a.
+            // The partial sums of several rows overwrite rows of a that other threads may still
+            // read.
             if ROWS > 1u {
                 workgroupBarrier();
             }

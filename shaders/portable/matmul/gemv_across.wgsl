@@ -1,6 +1,6 @@
-// b is walked along n: an invocation takes every SLICES-th row of b, of PER columns: both elements of a
-// word where PER is 2 (16-bit, stride 1, and rows begin with a word), else one element. Four rows are
-// loaded before any is used.
+// GEMV with N-major weights: b is contiguous along n. A thread reads every SLICES-th row of b, PER
+// columns of it. PER = 2 loads both elements of a word and requires 16-bit elements, stride 1 and
+// word-aligned rows. Four rows are loaded before the first is used.
 // uses matmul/b_words.wgsl: b_data
 // uses prelude.wgsl: word_of
 

@@ -1,6 +1,6 @@
-// b has stride 1 along k: an invocation takes every SLICES-th piece of its column. A piece is a word of
-// two elements where B_WORDS is 1 (16-bit, and columns begin with a word), else one element. Four pieces
-// are loaded before any is used.
+// GEMV with K-major weights: b has stride 1 along k. A thread reads every SLICES-th piece of its
+// column. A piece is a word of two elements if B_WORDS is 1 (16-bit elements and word-aligned
+// columns), otherwise one element. Four pieces are loaded before the first is used.
 // uses matmul/b_words.wgsl: b_data
 // uses prelude.wgsl: word_of
 

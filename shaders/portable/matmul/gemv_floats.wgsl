@@ -1,13 +1,14 @@
-// One row times columns of floats that lie along k, in quads of words; offsets, columns and k are whole pieces of
-// b, 4 or 8 elements. Each of SLICES invocations holds PIECES pieces of the row in registers and takes the same
-// pieces of TOGETHER columns at a time. Teams of such invocations take the COLUMNS of a workgroup in turn. Sums wait
-// in shared memory, so that nobody waits for others before all are there. Where SLICES * PIECES pieces are less than
-// a column, there are ROUNDS of all that. Batches in z.
+// Register-resident GEMV for float weights that are contiguous along k, with 16-byte loads.
+// Offsets, columns and k are multiples of a piece: one 16-byte load of b, 4 or 8 elements. Each of
+// SLICES threads keeps PIECES pieces of the activation row in registers. It multiplies them with
+// the same pieces of TOGETHER columns per iteration. The TEAMS thread groups of a workgroup divide
+// its COLUMNS. Partial sums are collected in shared memory, so that one reduction at the end
+// suffices. If SLICES * PIECES pieces do not cover k, there are ROUNDS passes. Batches map to z.
 //
-// Where GATED is 1, b holds two matrices side by side; columns of both take turns.
+// With GATED = 1, b contains two concatenated matrices, whose columns alternate.
 
 override B_TYPE: u32 = 0u;
-// A power of two from 32 to 256.
+// Threads per column: a power of two from 32 to 256.
 override SLICES: u32 = 256u;
 override PIECES: u32 = 1u;
 override TOGETHER: u32 = 4u;
@@ -19,22 +20,23 @@ override GATED: u32 = 0u;
 
 const INVOCATIONS: u32 = 256u;
 const TEAMS: u32 = INVOCATIONS / SLICES;
-// Vectors of four of a piece.
+// Vectors of four elements per piece.
 const QUADS: u32 = 1u + (B_TYPE + 1u) / 2u;
 const PIECE: u32 = 4u * QUADS;
-// How often a team takes columns.
+// Iterations per thread group.
 const TURNS: u32 = COLUMNS / (TEAMS * TOGETHER);
-// Sums of a column, one for each slice; in the end those of JOINED vectors. One column more for the squares.
+// Vectors of partial sums per column, one sum per slice; later the sums of JOINED vectors. One
+// extra column stores sums of squares.
 const SHARE_QUADS: u32 = SLICE_QUADS + 1u;
 const SQUARE_UNITS: u32 = NORMED;
 const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_QUADS;
 const SHARES_AT: u32 = 0u;
-// A place for the sum of squares.
+// Index of the sum of squares.
 const TOTAL_AT: u32 = max(SHARES, INVOCATIONS);
 
 var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
 
-// What the invocation holds of the row, and of columns.
+// The thread's pieces of the activation row, and of the weight columns.
 var<private> x: array<vec4<f32>, PIECES * QUADS>;
 var<private> held: array<vec4<u32>, TOGETHER * PIECES>;
 
@@ -49,12 +51,12 @@ fn b_four(words: vec4<u32>, quad: u32) -> vec4<f32> {
     return four_floats(select(words.xy, words.zw, quad == 1u), B_TYPE);
 }
 
-// Piece `i` of an invocation.
+// Index of piece `i` of a thread.
 fn piece_of(i: u32, round: u32, slice: u32) -> u32 {
     return (round * PIECES + i) * SLICES + slice;
 }
 
-// Asks for the pieces of the columns of a turn.
+// Loads the weights of one iteration.
 fn load(first: u32, turn: u32, round: u32, unit: u32, slice: u32) {
     let last = p.k / PIECE - 1u;
     for (var j = 0u; j < TOGETHER; j += 1u) {
@@ -70,7 +72,7 @@ fn load(first: u32, turn: u32, round: u32, unit: u32, slice: u32) {
     }
 }
 
-// Fetches the pieces of the row.
+// Loads the pieces of the activation row.
 fn hold(round: u32, slice: u32) {
     let last = p.k / PIECE - 1u;
     for (var i = 0u; i < PIECES; i += 1u) {
@@ -82,7 +84,7 @@ fn hold(round: u32, slice: u32) {
     }
 }
 
-// The sums of a round: of the slices of every column.
+// Computes the partial sums of one round: per slice and column.
 fn stream(first: u32, round: u32, unit: u32, slice: u32) {
     load(first, 0u, round, unit, slice);
     hold(round, slice);
@@ -128,7 +130,8 @@ fn main(
         row_scale = 1.0;
         row_squares = 0.0;
         ask_for_added(first, local);
-        // 1 where the row is taken again. Compilers do not see that it begins at 0: they would copy the loop.
+        // 1: repeated with a rescaled row. The initial 0 is a runtime value: with a constant,
+        // compilers duplicate the loop.
         for (var turn = p.zero; turn < 2u; turn += 1u) {
             for (var round = 0u; round < ROUNDS; round += 1u) {
                 stream(first, round, unit, slice);

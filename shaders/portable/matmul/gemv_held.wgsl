@@ -1,13 +1,16 @@
-// One row times columns that are rows of packed blocks. Each of SLICES invocations holds the elements of the
-// row that belong to TAKE weights of a column in registers, and takes these weights of one column after the other;
-// those of the next DEPTH are under way. TEAMS of such invocations take the columns of a workgroup in turn.
-// `gemv_held_floats.wgsl` and `gemv_held_dots.wgsl` have the ways to hold the row, and say what a TAKE is.
-// Sums wait in shared memory, so that nobody waits for others before all of COLUMNS are there; a workgroup has BATCHES
-// of these. Where SLICES * TAKE weights are less than a column, there are ROUNDS of all that, and one batch.
+// Register-resident GEMV for quantized weights, whose columns are rows of blocks. SLICES threads
+// share a column. Each keeps the row elements of TAKE weights in registers, and processes these
+// weights of one column after the other. The weights of the next DEPTH columns are prefetched. The
+// TEAMS thread groups of a workgroup divide its columns. `gemv_held_floats.wgsl` and
+// `gemv_held_dots.wgsl` define how the row is stored, and TAKE.
 //
-// Where GATED is 1, b holds two matrices side by side; columns of both take turns.
+// Partial sums are collected in shared memory, so that one reduction serves COLUMNS columns (a
+// batch). A workgroup processes BATCHES batches. If SLICES * TAKE weights do not cover k, there are
+// ROUNDS passes over one batch.
+//
+// With GATED = 1, b contains two concatenated matrices, whose columns alternate.
 
-// A multiple of 4.
+// Threads per column: a multiple of 4.
 override SLICES: u32 = 128u;
 override TEAMS: u32 = 2u;
 override COLUMNS: u32 = 8u;
@@ -15,33 +18,34 @@ override ROUNDS: u32 = 1u;
 override BATCHES: u32 = 1u;
 override DEPTH: u32 = 2u;
 override GATED: u32 = 0u;
-// Digits of the row as integers: 3, or 2, which hold 15 bits and a sign.
+// 8-bit limbs per row element in the integer variant: 3, or 2, which represent 15 bits and a sign.
 override DIGITS: u32 = 3u;
 
 const INVOCATIONS: u32 = SLICES * TEAMS;
-// Vectors of the row for a take.
+// Vectors of row elements per TAKE weights.
 const QUADS: u32 = TAKE / 4u;
-// Where the row lies in the tile: HELD vectors for each slice.
+// Pitch of the row in shared memory, which stores HELD vectors per slice.
 const TILE_ROW: u32 = SLICES + 1u;
 const TILE: u32 = HELD * TILE_ROW;
-// Pieces of 16 bytes that an invocation takes together: 1 or 2.
+// 16-byte dequantization pieces in TAKE weights: 1 or 2.
 const TWINS: u32 = TAKE / (16u * GROUPS);
-// Vectors of the row for the pieces that are taken as floats together.
+// Vectors of row elements per pass of the float fallback.
 const FLOAT_QUADS: u32 = 8u;
-// Columns of a batch that a team takes.
+// Columns of a batch per thread group.
 const OWN: u32 = COLUMNS / TEAMS;
-// Sums of a column, one for each slice; in the end those of JOINED vectors. One column of squares for each team.
+// Vectors of partial sums per column, one sum per slice; later the sums of JOINED vectors. Each
+// thread group has one extra column for sums of squares.
 const SQUARE_UNITS: u32 = TEAMS * NORMED;
 const SHARE_QUADS: u32 = max(SLICE_QUADS, JOINED) + 1u;
 const SHARES: u32 = (COLUMNS + SQUARE_UNITS) * SHARE_QUADS;
-// One after the other where the tile is needed once.
+// The partial sums may overwrite the row in shared memory if the row is used only once.
 const SHARES_AT: u32 = TILE * min(ROUNDS - 1u, 1u);
-// A place for the sum of squares.
+// Index of the sum of squares.
 const TOTAL_AT: u32 = max(TILE, SHARES_AT + max(SHARES, INVOCATIONS));
 
 var<workgroup> memory: array<vec4<f32>, TOTAL_AT + 1u>;
 
-// What the invocation holds of the row, and its sums.
+// The thread's row elements as floats, and their sums.
 var<private> x: array<vec4<f32>, FLOAT_QUADS>;
 var<private> x_sums: vec2<f32>;
 
@@ -51,7 +55,7 @@ struct Held {
     next: Raw,
 }
 
-// What is under way.
+// Prefetched weights of the next columns.
 var<private> queue: array<Held, DEPTH>;
 
 fn columns() -> u32 {
@@ -62,17 +66,17 @@ fn row_blocks() -> u32 {
     return p.k / BLOCK_LEN;
 }
 
-// Place `turn` of the team among the columns of the workgroup.
+// Index of column `turn` of the thread group within the workgroup.
 fn place_of(turn: u32, unit: u32) -> u32 {
     return turn * TEAMS + unit;
 }
 
-// True if pieces two apart have bytes in common.
+// True if pieces with a distance of two share bytes.
 fn shares_bytes() -> bool {
     return GROUPS == 2u && (SCHEME == Q2_K || SCHEME == Q3_K || SCHEME == Q6_K || SCHEME == TQ2_0);
 }
 
-// One of the pieces of a take, counted along the row.
+// Index of a piece in the row; `which` selects one of the two pieces of a take.
 fn piece_of(take: u32, which: u32) -> u32 {
     if TWINS == 2u && shares_bytes() {
         return take / 2u * 4u + take % 2u + 2u * which;
@@ -80,7 +84,7 @@ fn piece_of(take: u32, which: u32) -> u32 {
     return take * TWINS + which;
 }
 
-// The take of a piece, and which of its pieces that is.
+// Inverse of `piece_of`: the take of a piece, and the position of the piece in it.
 fn take_of(piece: u32) -> vec2<u32> {
     if TWINS == 2u && shares_bytes() {
         return vec2<u32>(piece / 4u * 2u + piece % 2u, piece / 2u % 2u);
@@ -88,7 +92,7 @@ fn take_of(piece: u32) -> vec2<u32> {
     return vec2<u32>(piece / TWINS, piece % TWINS);
 }
 
-// The second piece of a take, of which the first is at hand: what they have in common is not loaded again.
+// Loads the second piece of a take. Bytes that it shares with the first piece are not loaded again.
 fn raw_beside(raw: Raw, block: Block, part: u32) -> Raw {
     var next = raw;
     next.part = part;
@@ -101,19 +105,19 @@ fn raw_beside(raw: Raw, block: Block, part: u32) -> Raw {
     if SCHEME == Q5_0 || SCHEME == Q5_1 || SCHEME == Q2_K || SCHEME == Q3_K {
         next.head = head_of(block, part);
     }
-    // Two halves by themselves are those of one word.
+    // The word contains both F16 numbers of the block.
     if SCHEME == Q4_1 || SCHEME == Q5_1 {
         next.halves = load_word(field(HALVES, block));
     }
     return next;
 }
 
-// The last of the columns that begin with `first`.
+// Last column of the workgroup, whose first column is `first`.
 fn last_of(first: u32) -> u32 {
     return min(first + BATCHES * (COLUMNS / (1u + GATED)), columns()) - 1u;
 }
 
-// Where the column at a place begins, in quads of words; rows begin at multiples of 16 bytes.
+// Offset of a column's row of blocks, in 16-byte vectors. Rows are 16-byte aligned.
 fn row_of(place: u32, first: u32) -> u32 {
     var column = min(first + place / (1u + GATED), last_of(first));
     if GATED == 1u {
@@ -122,7 +126,7 @@ fn row_of(place: u32, first: u32) -> u32 {
     return b_base / 16u + column * (p.b_col / 16u);
 }
 
-// A take of the column that begins at `row`.
+// Loads the weights of a take, of the column at offset `row`.
 fn load(row: u32, take: u32) -> Held {
     row_quads = row;
     let piece = piece_of(take, 0u);
@@ -135,7 +139,8 @@ fn load(row: u32, take: u32) -> Held {
     return held;
 }
 
-// What was loaded with what does not depend on the column, which a queue would hide from compilers.
+// Restores the fields that depend only on the position, not on the column. Kept in the queue, they
+// would not be constants for the compiler.
 fn placed(raw: Raw, piece: u32) -> Raw {
     var whole = raw;
     whole.part = piece % PARTS;
@@ -147,23 +152,23 @@ fn placed_pieces(held: Held, take: u32) -> Held {
     return Held(placed(held.raw, piece_of(take, 0u)), placed(held.next, piece_of(take, 1u)));
 }
 
-// What an invocation fetches of the row for the tile, on its own or with other teams.
+// Row vectors that a thread loads for the shared tile. The thread groups divide the tile.
 const FETCHED: u32 = (QUADS + TEAMS - 1u) / TEAMS;
 var<private> fetched: array<vec4<f32>, FETCHED>;
 
-// The first of four elements among those of the tile, which are fetched in the order of the row.
+// Index of the first of four loaded row elements, in row order.
 fn fetched_at(i: u32, local: u32) -> u32 {
     return 4u * (i * INVOCATIONS + local);
 }
 
-// Where they go: vec2(slice, quad).
+// Position of row element `at` in the tile: vec2(slice, vector).
 fn spot_of(at: u32) -> vec2<u32> {
     let spot = spot_in(at / BLOCK_LEN, at % BLOCK_LEN);
     let own = take_of(spot.x);
     return vec2<u32>(own.x, own.y * (4u * GROUPS) + spot.y);
 }
 
-// Fetches the part of the row that belongs to takes from `first` on.
+// Loads the row elements of the takes from `first` on.
 fn fetch(first: u32, local: u32) {
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
@@ -207,14 +212,15 @@ fn sum_of_floats(held: Held) -> f32 {
     return sum;
 }
 
-// Where the sums of a slice are, in vectors: that of the first column of a team, and the distance to the next.
+// Positions of partial sums, in vectors: the first column of a thread group, and the stride to its
+// next column.
 const SHARE_STEP: u32 = TEAMS * SHARE_QUADS;
 
 fn share_at(unit: u32, slice: u32) -> u32 {
     return SHARES_AT + slice / 4u + unit * SHARE_QUADS;
 }
 
-// Puts the sum of a slice of a column to those of the rounds before.
+// Stores the partial sum of a slice and column, added to those of earlier rounds.
 fn share(sum: f32, at: u32, round: u32, slice: u32) {
     var whole = sum;
     if round > 0u {
@@ -223,7 +229,7 @@ fn share(sum: f32, at: u32, round: u32, slice: u32) {
     memory[at][slice % 4u] = whole;
 }
 
-// Takes the columns of a batch as floats, for what the way cannot hold.
+// Float fallback for a batch of columns, if the integer variant cannot represent the row elements.
 fn stream_floats(first: u32, batch: u32, round: u32, unit: u32, slice: u32) {
     let own = round * SLICES + slice;
     let take = min(own, p.k / TAKE - 1u);
@@ -241,7 +247,8 @@ fn stream_floats(first: u32, batch: u32, round: u32, unit: u32, slice: u32) {
     }
 }
 
-// The sums of a round: of the slices of every column of a batch. Where the row is not held yet it is now.
+// Computes the partial sums of one round for all columns of a batch. The first batch also loads the
+// row.
 fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32) {
     let takes = p.k / TAKE;
     let own = round * SLICES + slice;
@@ -272,8 +279,8 @@ fn stream(first: u32, batch: u32, round: u32, unit: u32, slice: u32, local: u32)
         for (var j = 0u; j < DEPTH; j += 1u) {
             let sum = sum_of_held(placed_pieces(queue[j], take));
             let row = row_of(place_of(batch * OWN + turn + DEPTH + j, unit), first);
-            // Makes what follows wait for this sum: compilers would mix both and load the next weights at the
-            // end.
+            // A fake dependency on this sum: otherwise compilers would move the next loads to the
+            // end of the loop.
             if DEPTH > 1u {
                 hide_constants(bitcast<u32>(sum) & p.zero);
             }
@@ -301,9 +308,9 @@ fn main(
         count_chain(local);
         return;
     }
-    // True where the row is taken again.
+    // True if the row is processed again with a rescaling factor.
     var again = false;
-    // Compilers do not see that it begins at 0: they would copy the loop.
+    // The initial 0 is a runtime value: with a constant, compilers duplicate the loop.
     for (var batch = p.zero; batch < BATCHES;) {
         if batch > 0u {
             ask_for_added(first + batch * results, local);
@@ -318,7 +325,7 @@ fn main(
         }
         store(first + batch * results, local);
         batch += 1u;
-        // Sums of the next batch take the place of these.
+        // The sums of the next batch overwrite these.
         if BATCHES > 1u {
             workgroupBarrier();
         }

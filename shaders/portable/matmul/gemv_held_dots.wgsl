@@ -1,25 +1,26 @@
-// The row as integers, after `gemv_held.wgsl`: the 64 elements of an invocation are multiples of a power of two
-// less than 2^-22 of the greatest (2^-14 of two digits), with three digits from -128 to 127 of base 256. Four digits of a place are
-// a word, and so are four codes: the device multiplies and adds them in one instruction. Sums of codes times
-// digits are exact, so that rounding is that of floats. Where two DIGITS do, the third is 0. Takes are two pieces of two groups, which share what
-// their scales are made of where they can.
+// Integer-dot variant of `gemv_held.wgsl`: the activation row as fixed-point integers. The 64
+// elements of a thread are multiples of a power of two below 2^-22 of the largest one (2^-14 with
+// two limbs). Each integer has three signed 8-bit limbs, base 256. Four equal-weight limbs form a
+// word, as do four quantized values, so that one instruction (dot4I8Packed) multiplies and adds
+// four pairs. These sums are exact, so only float operations round. With DIGITS = 2 the third limb
+// is 0. A take is two pieces of two groups, which share scale data if possible.
 //
-// Invocations with an infinity or NaN among their elements take floats.
+// Threads with infinity or NaN among their elements use the float fallback.
 // uses dequant/pieces.wgsl: PARTS, Raw, SECOND, code_bytes, code_offset, first_of, has_one_scale, no_bits, scale_codes, scale_units, scales
 // uses matmul/operands.wgsl: p
 // uses matmul/row_quads.wgsl: a_four
 
-// Weights that an invocation takes of a column.
+// Weights of a column per thread.
 const TAKE: u32 = 64u;
-// Vectors of the tile for them: words of digits, and one with the size of a unit.
+// Vectors in the shared tile per take: words of limbs, and one with the fixed-point unit.
 const WORD_VECTORS: u32 = 4u * DIGITS;
 const HELD: u32 = WORD_VECTORS + 1u;
 
-// The digits of four elements: the high ones, the middle ones, the low ones.
+// Limbs of four elements per entry: high, middle, low.
 var<private> digits: array<vec3<u32>, QUADS>;
-// What a multiple of 1 is; 0 where floats are taken.
+// Value of the fixed-point unit; 0 selects the float fallback.
 var<private> unit_size: f32;
-// What the sums of elements that share a scale begin with, and what minima are taken times.
+// Initial values of the integer sums, per scale, and the factors of the minima.
 var<private> starts: array<vec3<i32>, 4>;
 var<private> least_sums: array<f32, 4>;
 
@@ -29,19 +30,19 @@ fn greatest_of(words: vec4<u32>) -> u32 {
     return max(max(words.x, words.y), max(words.z, words.w));
 }
 
-// The exponent of a magnitude that is a little greater, so that rounding cannot leave the three digits; at least
-// the one with which sizes of units are normal numbers.
+// Exponent for the fixed-point scale. The size is increased slightly, so that rounding cannot
+// overflow the limbs. The lower bound keeps the unit a normal number.
 fn exponent_for(size: u32) -> u32 {
     return max((size + 0x20000u) >> 23u, 23u);
 }
 
-// The low bytes of four words.
+// Packs the low bytes of four words.
 fn low_bytes(words: vec4<u32>) -> u32 {
     let pairs = insertBits(words.xz, words.yw, 8u, 8u);
     return insertBits(pairs.x, pairs.y, 16u, 16u);
 }
 
-// The digits of x * scale, which is less than 2^23 - 2^15, or of two digits 2^15 - 2^7.
+// Limbs of x * scale. The magnitude is below 2^23 - 2^15, or with two limbs below 2^15 - 2^7.
 fn digits_of(x: vec4<f32>, scale: f32) -> vec3<u32> {
     // The low 24 bits are the rounded magnitude.
     let magnitudes = bitcast<vec4<u32>>(abs(x) * scale + vec4<f32>(8388608.0));
@@ -51,7 +52,7 @@ fn digits_of(x: vec4<f32>, scale: f32) -> vec3<u32> {
         let two = vec2<u32>(low_bytes(pairs >> vec4<u32>(8u)), low_bytes(pairs)) ^ vec2<u32>(0x80808080u);
         return vec3<u32>(two, 0u);
     }
-    // Bytes of a number with 128 added to each digit.
+    // The number plus 128 in each limb, so that bytes are unsigned.
     let bytes = ((magnitudes ^ signs) - signs) + vec4<u32>(0x808080u);
     let words = vec3<u32>(
         low_bytes(bytes >> vec4<u32>(16u)),
@@ -61,12 +62,12 @@ fn digits_of(x: vec4<f32>, scale: f32) -> vec3<u32> {
     return words ^ vec3<u32>(0x80808080u);
 }
 
-// The vector of four sizes of the tile that has the one of this quad, before there are digits.
+// Index of the vector of four magnitudes that contains this quad's, before the limbs are stored.
 fn sizes_at(slice: u32, quad: u32) -> u32 {
     return QUADS / 4u * slice + quad / 4u;
 }
 
-// Puts the digits of what was fetched where the slices take them, with the size of a unit beside them.
+// Stores the limbs of the loaded row elements in the tile, with the fixed-point unit beside them.
 fn fill(local: u32) {
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);
@@ -117,7 +118,7 @@ fn add_dots(sums: vec3<i32>, bytes: u32, quad: u32) -> vec3<i32> {
     return sums + vec3<i32>(dot4I8Packed(bytes, own.x), dot4I8Packed(bytes, own.y), dot4I8Packed(bytes, own.z));
 }
 
-// Which of the sums a group of a piece adds to: those of one scale.
+// Index of the integer sum for a group of a piece. Groups with the same scale share a sum.
 fn sum_at(which: u32, group: u32) -> u32 {
     if has_one_scale() {
         return which;
@@ -128,8 +129,9 @@ fn sum_at(which: u32, group: u32) -> u32 {
     return 2u * which + group;
 }
 
-// The codes of a word as signed bytes, which are those of `code_bytes` times `code_factor` less something. High nibbles
-// that have a scale of their own need no shift then, and one instruction where compilers do not know the mask.
+// Quantized values of a word as signed bytes: those of `code_bytes` times `code_factor`, minus a
+// constant. High nibbles with a separate scale then need no shift. If the compiler does not know
+// the mask, they need one instruction.
 fn signed_codes(raw: Raw, group: u32, i: u32) -> u32 {
     if SCHEME == Q4_K && group == 1u {
         return (raw.low[i] & (0xf0f0f0f0u | no_bits)) ^ 0x80808080u;
@@ -137,7 +139,7 @@ fn signed_codes(raw: Raw, group: u32, i: u32) -> u32 {
     return code_bytes(raw, group, i);
 }
 
-// What the codes of groups are multiples of, and what must be added to each.
+// Factor of the signed bytes of a group, and the constant to add to each.
 fn code_factor(group: u32) -> i32 {
     return select(1, 16, SCHEME == Q4_K && group == 1u);
 }
@@ -176,7 +178,8 @@ fn hold(slice: u32) {
     }
 }
 
-// Does nothing, of which compilers do not know: they would ask for the first weights when the row is there.
+// No operation at run time. It makes the queue's loads observable; otherwise compilers would delay
+// the first weight loads until the row is loaded.
 fn ask_for_queue() {
     for (var i = 0u; i < p.zero; i += 1u) {
         for (var j = 0u; j < DEPTH; j += 1u) {
@@ -191,7 +194,7 @@ fn needs_floats() -> bool {
     return unit_size == 0.0;
 }
 
-// The elements of a piece of a take as floats.
+// Reloads the row elements of a piece of a take as floats.
 fn take_anew(take: u32, part: u32) {
     let piece = piece_of(take, part);
     let first = piece / PARTS * BLOCK_LEN + first_of(piece % PARTS);
@@ -212,8 +215,8 @@ fn group_dots(start: vec3<i32>, raw: Raw, group: u32, quad: u32) -> vec3<i32> {
     return sums;
 }
 
-// The number with these digits. Compilers order sums of floats as they like: all but the last are of integers, as long
-// as 32 bits hold them.
+// Converts limb sums to a float. Compilers may reorder float additions, so all but the last
+// addition are in integers if 32 bits suffice.
 fn number_of(sums: vec3<i32>) -> f32 {
     if SCHEME == Q4_K || SCHEME == Q5_K || SCHEME == Q6_K {
         return f32(sums.x) * 65536.0 + (f32(sums.y) * 256.0 + f32(sums.z));
@@ -221,7 +224,7 @@ fn number_of(sums: vec3<i32>) -> f32 {
     return f32(sums.x) * 65536.0 + f32(sums.y * 256 + sums.z);
 }
 
-// The sum of a piece with one scale.
+// Sum of a piece with one scale.
 fn sum_of_piece(raw: Raw, which: u32) -> f32 {
     let scale = scales(raw).xy;
     let sums = group_dots(starts[which], raw, 0u, 8u * which);
@@ -232,13 +235,14 @@ fn sum_of_piece(raw: Raw, which: u32) -> f32 {
     return sum;
 }
 
-// Sums of digits of two groups times their scales, which are integers, are still integers.
+// Limb sums of two groups times their integer scales; the result is still an integer.
 fn with_scales(first: vec3<i32>, second: vec3<i32>, codes: vec4<i32>) -> vec3<i32> {
     return first * (codes.x * code_factor(1u)) + second * codes.z;
 }
 
 fn least_of(codes: vec4<i32>, at: u32) -> f32 {
-    // Less than 2^23 and not negative: no conversion, of which devices do few at a time.
+    // Integer to float for 0 <= x < 2^23 without a conversion instruction, which has low
+    // throughput.
     let floats = bitcast<vec2<f32>>(vec2<u32>(codes.yw) | vec2<u32>(0x4b000000u)) - vec2<f32>(8388608.0);
     return floats.x * least_sums[at] + floats.y * least_sums[at + 1u];
 }

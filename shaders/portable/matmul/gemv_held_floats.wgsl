@@ -1,11 +1,11 @@
-// The row as floats, after `gemv_held.wgsl`.
+// Float variant of `gemv_held.wgsl`: the activation row as floats.
 
-// Weights that an invocation takes of a column.
+// Weights of a column per thread.
 const TAKE: u32 = 32u;
-// Vectors of the tile for them.
+// Vectors in the shared tile per take.
 const HELD: u32 = 8u;
 
-// Puts what was fetched where the slices take it.
+// Stores the loaded row elements in the tile.
 fn fill(local: u32) {
     for (var i = 0u; i < FETCHED; i += 1u) {
         let at = fetched_at(i, local);

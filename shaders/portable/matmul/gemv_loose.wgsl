@@ -1,10 +1,10 @@
-// Rows of a for the kernels that read them where they lie, in any order.
+// Activation rows read from global memory, with any strides.
 
 const UNITS: u32 = 8u + 8u * ACROSS;
 const X_QUADS: u32 = 0u;
 const GATED: u32 = 0u;
 
-// Column k of a: rows 0 to 3, and 4 to 7. Rows from m on are 0.
+// Column k of a: rows 0 to 3, and 4 to 7. Rows beyond m are 0.
 fn low_rows(k: u32) -> vec4<f32> {
     if ROWS == 1u {
         return vec4<f32>(a_at(0u, k), 0.0, 0.0, 0.0);

@@ -1,12 +1,12 @@
-// Columns of b are rows of packed blocks, taken in the pieces of `dequant/pieces.wgsl`; b_col is in bytes.
-// The next piece of each column is under way while one is used; the first are asked for before the tile
-// is filled.
+// GEMV with quantized weights: columns of b are rows of blocks, read in the pieces of
+// `dequant/pieces.wgsl`; `b_col` is in bytes. The next piece of each column is prefetched. The
+// first pieces are loaded before the tile of a is filled.
 // uses dequant/pieces.wgsl or dequant/pieces_coded.wgsl: GROUPS, PARTS, Raw, codes, hide_constants, raw_of, scales, spot_in
 // uses matmul/gemv_tile.wgsl: PER, PIECE, STEPS, add_quad, place, turn_to, x_at
 // uses matmul/operands.wgsl: b_base, p
 
 const QUADS: u32 = 4u * GROUPS;
-// One row: the sums of the elements of each group, for the minima.
+// With one row: the sums of the elements of each group, needed for the minima.
 const EXTRA: u32 = HAS_MIN * (1u - SEVERAL_ROWS);
 
 fn group_sum(step: u32, quad: u32, slice: u32) -> f32 {
@@ -30,7 +30,7 @@ fn spot_of(i: u32) -> vec2<u32> {
     return spot_in(i / BLOCK_LEN, i % BLOCK_LEN);
 }
 
-// Per column and group: the sums of codes times elements.
+// Per column and group: the sums of quantized values times elements.
 struct Sums {
     u0: vec4<f32>,
     u1: vec4<f32>,
@@ -44,7 +44,7 @@ fn total(x: vec4<f32>) -> f32 {
     return (x.x + x.y) + (x.z + x.w);
 }
 
-// One row: what belongs to word i of the codes.
+// One row: adds the products of word i of the quantized values.
 fn add_word(u: Raw, v: Raw, i: u32, step: u32, slice: u32) {
     let x0 = x_at(step, 0u, i, slice);
     sums.u0 += codes(u, 0u, i) * x0;
@@ -60,7 +60,7 @@ fn add_word(u: Raw, v: Raw, i: u32, step: u32, slice: u32) {
     }
 }
 
-// The sum of a piece, from those of its groups.
+// Sum of a piece, computed from the sums of its groups.
 fn piece_sum(scale: vec4<f32>, codes0: vec4<f32>, codes1: vec4<f32>, x: vec2<f32>) -> f32 {
     var sum = scale.x * total(codes0);
     if GROUPS == 2u {
@@ -108,7 +108,7 @@ fn all_rows(u: Raw, v: Raw, step: u32, slice: u32) {
     }
 }
 
-// All rows: what belongs to a group. Without a loop, so that words of pieces stay in registers.
+// All rows: adds the products of a group. Unrolled, so that words of pieces stay in registers.
 fn add_group(u: Raw, v: Raw, us: vec2<f32>, vs: vec2<f32>, group: u32, step: u32, slice: u32) {
     let quad = 4u * group;
     add_quad(weights_of(u, us, group, 0u), weights_of(v, vs, group, 0u), step, quad, slice);
@@ -141,13 +141,13 @@ fn accumulate(col: u32, slice: u32, local: u32, fresh: bool) {
     }
     for (var first = 0u; first < pieces; first += STEPS * SLICES) {
         turn_to(first, local, fresh);
-        // A bound that compilers do not know: the loop stays one.
+        // The trip count is unknown to the compiler, so the loop is not unrolled.
         let left = select(0u, (pieces - first - slice + SLICES - 1u) / SLICES, first + slice < pieces);
         for (var step = 0u; step < min(STEPS, left); step += 1u) {
             let piece = first + step * SLICES + slice;
             let now_u = next_u;
             let now_v = next_v;
-            // Without a branch, in which compilers would wait for what is loaded.
+            // Clamped instead of branched: inside a branch, compilers would wait for the loads.
             let after = min(piece + SLICES, last);
             next_u = piece_of(u, after);
             if PER == 2u {

@@ -1,19 +1,21 @@
-// One row with its sums in shared memory: memory holds, from SHARES_AT on, a line of SHARE_QUADS vectors for each
-// column and each unit of squares, in it a sum for each slice. Joins them and stores the results.
+// Final reduction of a one-row GEMV. From SHARES_AT on, `memory` contains SHARE_QUADS vectors per
+// column and per unit of squares, with one partial sum per slice. This code adds them and stores
+// the results.
 //
-// Another piece says SLICES, COLUMNS, SQUARE_UNITS, INVOCATIONS and GATED, and columns(), the results of the row.
+// The including kernel defines SLICES, COLUMNS, SQUARE_UNITS, INVOCATIONS, GATED and columns(), the
+// number of results of the row.
 
 const JOINED: u32 = 8u;
 const SLICE_QUADS: u32 = SLICES / 4u;
 
-// What is added to the results of this invocation.
+// Bias values for the results of this thread.
 var<private> added: vec2<f32>;
 
 fn total(v: vec4<f32>) -> f32 {
     return (v.x + v.y) + (v.z + v.w);
 }
 
-// Joins the sums of the slices of a column: JOINED invocations add every JOINED-th vector of them.
+// Reduces the slices of a column: each of JOINED threads adds every JOINED-th vector.
 fn join(local: u32) {
     workgroupBarrier();
     for (var i = local; i < (COLUMNS + SQUARE_UNITS) * JOINED; i += INVOCATIONS) {
@@ -24,7 +26,7 @@ fn join(local: u32) {
                 sum += memory[at + other];
             }
         }
-        // Nobody else reads this one.
+        // No other thread reads this element.
         memory[at].x = total(sum);
     }
     workgroupBarrier();
@@ -39,12 +41,12 @@ fn joined(place: u32) -> f32 {
     return sum;
 }
 
-// The sum of the squares of what a team fetched of the row.
+// Sum of the squares of the row elements that a thread group loaded.
 fn squares_of(unit: u32) -> f32 {
     return joined(COLUMNS + unit);
 }
 
-// Result `within` of the workgroup, one of lane `lane` of a word.
+// Result `within` of the workgroup, which is lane `lane` of a word.
 fn result_of(within: u32, lane: u32) -> f32 {
     if GATED == 1u {
         return activate(settled(joined(2u * within))) * settled(joined(2u * within + 1u));
@@ -52,14 +54,14 @@ fn result_of(within: u32, lane: u32) -> f32 {
     return activate(settled(joined(within)) + added[lane]);
 }
 
-// Asks for what is added to the results early, so that nobody waits for it in the end.
+// Prefetches the bias, so that the final store does not wait for it.
 fn ask_for_added(first: u32, local: u32) {
     for (var lane = 0u; BIAS == 1u && lane < lanes(Y_TYPE); lane += 1u) {
         added[lane] = bias_at(0u, min(first + local * lanes(Y_TYPE) + lane, columns() - 1u));
     }
 }
 
-// The words of the results.
+// Stores the words of the results.
 fn store(first: u32, local: u32) {
     let within = local * lanes(Y_TYPE);
     var word = 0u;

@@ -1,24 +1,25 @@
-// One row times columns of floats that lie along n, in quads of words; offsets, rows of b and n are whole pieces of b,
-// 4 or 8 elements. LANES neighbouring invocations take a piece each of a row of b, SLICES teams of them the rows in
-// turn, DEPTH rows at a time. Their sums meet by shuffles, then in shared memory. A workgroup has LANES pieces of
-// columns; groups in x and y, batches in z.
+// N-major GEMV with 16-byte loads: one row times float weights that are contiguous along n.
+// Offsets, rows of b and n are multiples of a piece: one 16-byte load of b, 4 or 8 elements. LANES
+// adjacent threads load one piece each of a row of b. SLICES such groups divide the rows, DEPTH
+// rows per iteration. Partial sums are reduced by shuffles, then in shared memory. A workgroup
+// computes LANES pieces of columns. Groups map to x and y, batches to z.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: activate, begin
 // uses prelude.wgsl: F32, flat_group, float_bits, lanes, word_of
 
 override B_TYPE: u32 = 0u;
-// A power of two from 1 to 16.
+// Threads per row of b: a power of two from 1 to 16.
 override LANES: u32 = 2u;
 override DEPTH: u32 = 4u;
 
 @group(0) @binding(2) var<storage, read> b_data: array<vec4<u32>>;
 
 const SLICES: u32 = 256u / LANES;
-// Vectors of four of a piece, and of a row of a workgroup.
+// Vectors of four elements per piece, and per row of a workgroup.
 const QUADS: u32 = 1u + (B_TYPE + 1u) / 2u;
 const PIECE: u32 = 4u * QUADS;
 const LINE: u32 = LANES * QUADS;
 const COLUMNS: u32 = LANES * PIECE;
-// Slices that are in one cluster.
+// Slices in one cluster.
 const MATES: u32 = max(min(CLUSTER / LANES, SLICES), 1u);
 const GROUPS: u32 = SLICES / MATES;
 
@@ -36,7 +37,7 @@ fn b_four(words: vec4<u32>, quad: u32) -> vec4<f32> {
     return vec4<f32>(pair_of(two.x, B_TYPE), pair_of(two.y, B_TYPE));
 }
 
-// Asks for DEPTH rows of b from `first` on, SLICES apart.
+// Loads DEPTH rows of b from `first` on, SLICES apart.
 fn ask(first: u32, col: u32) {
     for (var i = 0u; i < DEPTH; i += 1u) {
         let k = first + i * SLICES;
@@ -51,7 +52,7 @@ fn take(first: u32) {
         row[i] = row_at(first + i * SLICES);
     }
     for (var i = 0u; i < DEPTH; i += 1u) {
-        // What is beyond the last row may be anything times 0.
+        // Rows beyond k may contain NaN, so they are replaced by 0.
         let words = select(vec4<u32>(), held[i], first + i * SLICES < p.k);
         for (var quad = 0u; quad < QUADS; quad += 1u) {
             sums[quad] += row[i] * b_four(words, quad);
@@ -59,7 +60,7 @@ fn take(first: u32) {
     }
 }
 
-// Leaves the sums of all slices in the first vectors of the memory.
+// Reduces the sums of all slices into the first vectors of the memory.
 fn meet(lane: u32, slice: u32, local: u32) {
     for (var quad = 0u; quad < QUADS; quad += 1u) {
         var sum = sums[quad];
@@ -103,7 +104,7 @@ fn main(
     let is_mine = within < COLUMNS && first + within < p.n;
     for (var batch = group.z; batch < p.batch; batch += groups.z) {
         enter_batch(batch);
-        // What is added is asked for early, so that nobody waits for it in the end.
+        // Bias prefetch, so that the final store does not wait for it.
         var added = vec2<f32>();
         if BIAS == 1u && is_mine {
             for (var i = 0u; i < lanes(Y_TYPE); i += 1u) {
@@ -113,7 +114,7 @@ fn main(
         for (var quad = 0u; quad < QUADS; quad += 1u) {
             sums[quad] = vec4<f32>();
         }
-        // Weights are on their way while the row is made.
+        // Weight loads overlap with the computation of the row.
         if p.k > 0u {
             ask(slice, col);
         }

@@ -1,10 +1,10 @@
-// Rows of a in shared memory, in the order in which they are taken: slices take pieces of PIECE elements
-// (QUADS vectors) in turn, SLICES pieces a step, so that neighbours read neighbouring vectors. The tile
-// holds STEPS steps of all rows. One vector between two rows of vectors keeps the writes of
-// neighbouring elements apart where there is room for it.
+// Activation rows in shared memory, in the order of use. Slices process pieces of PIECE elements
+// (QUADS vectors) in turn, SLICES pieces per step, so that adjacent threads read adjacent vectors.
+// The tile contains STEPS steps of all rows. If there is space, a padding vector between rows of
+// vectors avoids bank conflicts of stores.
 //
-// The code that includes this says where an element is: vec2(piece, quad) of element i of the tile. Of each
-// piece the tile has EXTRA more vectors, which that code makes of the others.
+// The including shader maps element i of the tile to vec2(piece, quad). The tile has EXTRA more
+// vectors per piece, which that shader derives from the others.
 // uses matmul/gemv_packed.wgsl or matmul/gemv_wide.wgsl: EXTRA, QUADS, add_extra, spot_of
 // uses matmul/operands.wgsl: p
 
@@ -45,7 +45,8 @@ fn fill(first: u32, local: u32) {
     }
 }
 
-// Makes the tile hold what begins at piece `first`. One that holds all of k stays while the row does.
+// Makes the tile contain the pieces from `first` on. A tile that covers all of k is filled once per
+// row.
 fn turn_to(first: u32, local: u32, fresh: bool) {
     if first == 0u && !fresh && ROWS == 1u && p.k <= STEPS * SLICES * PIECE {
         return;
@@ -61,7 +62,7 @@ fn turn_to(first: u32, local: u32, fresh: bool) {
     }
 }
 
-// The dot products of 4 weights with rows 0 to 3, and 4 to 7.
+// Dot products of 4 weights with rows 0 to 3, and 4 to 7.
 fn with_low_rows(w: vec4<f32>, step: u32, quad: u32, slice: u32) -> vec4<f32> {
     return vec4<f32>(
         dot(w, x_at(step, 0u, quad, slice)),

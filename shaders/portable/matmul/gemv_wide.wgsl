@@ -1,6 +1,7 @@
-// b has stride 1 along k and is read in quads of words, 4 or 8 elements: offsets, columns and k are
-// multiples of that. Two pieces of each column are under way while two are used, so that memory always
-// has work; the first are asked for before the tile is filled.
+// K-major GEMV with 16-byte loads: b has stride 1 along k and is read in vectors of 4 or 8
+// elements. Offsets, columns and k are multiples of that. Two pieces of each column are prefetched
+// while two are used, so that memory stays busy. The first pieces are loaded before the tile of a
+// is filled.
 // uses matmul/gemv_tile.wgsl: PER, PIECE, STEPS, add_quad, turn_to
 // uses matmul/operands.wgsl: b_base, p
 
@@ -24,8 +25,8 @@ struct Pieces {
     v1: vec4<u32>,
 }
 
-// Pieces `piece` and `piece + SLICES` of two columns that begin at quads u and v; the last in place of
-// those after it.
+// Loads pieces `piece` and `piece + SLICES` of two columns at vector offsets u and v. Indices are
+// clamped to the last piece.
 fn load(u: u32, v: u32, piece: u32, last: u32) -> Pieces {
     let i = min(piece, last);
     let j = min(piece + SLICES, last);

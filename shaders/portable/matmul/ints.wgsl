@@ -1,11 +1,11 @@
-// Product of integers, which wrap: one invocation computes one word of y. f is the identity (0) or relu
-// (1).
+// Integer matmul with wrapping arithmetic. A thread computes one word of y. f is the identity (0)
+// or ReLU (1).
 // uses matmul/b_words.wgsl: b_data
 // uses prelude.wgsl: I32, I8, flat_group, int_bits, int_of, lane_of, lanes, sign_extend8, word_of
 
 override DTYPE: u32 = 3u;
 
-// Products and sums modulo 2^32 have the low bits of wider ones.
+// Arithmetic modulo 2^32 yields the low bits of wider sums.
 fn sum_of(row: u32, col: u32) -> u32 {
     var sum = 0u;
     for (var k = 0u; k < p.k; k += 1u) {

@@ -1,4 +1,4 @@
-// Batches of one row each, whose right operands are those of a stack that their keys number.
+// Expert-indexed GEMV: each batch is one row, and its key selects the right operand from a stack.
 // uses matmul/operands.wgsl: a_base, b_base, p, y_base
 
 @group(0) @binding(6) var<storage, read> keys: array<u32>;

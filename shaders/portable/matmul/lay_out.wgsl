@@ -1,6 +1,6 @@
-// Weights [k, n] of two bytes as gemm_laid_f16.comp takes them, whose header has the order. One invocation writes
-// a word: two neighbours along k. The words of a lane's 16 bytes are a column and the next one at its first two places
-// along k, then at the other two.
+// Weight prepack: reorders 16-bit weights [k, n] for gemm_laid_f16.comp, which defines the order. A
+// thread writes one word: two adjacent elements along k. The 16 bytes of a lane contain a column
+// and the next column at its first two k positions, then both at the other two.
 
 struct Params {
     words: u32,

@@ -1,13 +1,14 @@
-// Rows as few_rows_laid.glsl takes them: 256 elements of each at a time, a slice, as numbers of F16 times a power of two of
-// the row and slice. Beside the numbers lie what 1 is, a float for each row and slice, negative where the slice has an
-// infinity or NaN that minima cannot take; and the sums of elements that share a minimum, a 64th of these, in two numbers.
+// Activation prepack for few_rows_laid.glsl. A slice is 256 elements of a row, stored as F16
+// numbers with one power-of-two scale. `units` contains the value of 1 per row and slice. It is
+// negative if a format with minima finds infinity or NaN in the slice. `sums` contains, divided by
+// 64 and as two F16 numbers, the sums of elements that share a minimum.
 //
-//     numbers: [block of ROWS rows, slice, step of 8, row / 8, number, row % 8, lane of 4]: 16 bytes
-//     units:   [block, slice, row % ROWS], in F32
-//     sums:    [block, slice, row % ROWS, pair of 4]: 8 bytes
+//     numbers: [block of ROWS rows, slice, step of 8, row / 8, number, row % 8, lane of 4]: 16 bytes;
+//     units:   [block, slice, row % ROWS], in F32;
+//     sums:    [block, slice, row % ROWS, pair of 4]: 8 bytes.
 //
-// ORDER says which elements a lane has in a step, as x_at, X_NEXT, X_FIRST and X_SECOND of the format's file do. 32
-// invocations have a slice of a row: lane t of step s is number 4 s + t.
+// ORDER selects the elements of a lane in each step, as x_at, X_NEXT, X_FIRST and X_SECOND of the
+// format's GLSL file do. 32 threads process a slice of a row: lane t of step s is thread 4 s + t.
 // uses prelude.wgsl: F16, as_float, flat_group, float_of, lane_of, magnitude, to_half, word_of
 
 struct Params {
@@ -26,7 +27,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> laid: array<u32>;
 
 override X_TYPE: u32 = 0u;
-// 0 F16, 1 blocks of Q4_0, 2 of Q8_0, 3 of Q4_K, 4 of Q6_K.
+// Order of the elements: 0 F16, 1 Q4_0 blocks, 2 Q8_0, 3 Q4_K, 4 Q6_K.
 override ORDER: u32 = 0u;
 override NUMBERS: u32 = 1u;
 override ROWS: u32 = 32u;
@@ -71,7 +72,7 @@ fn four_at(row: u32, k: u32) -> vec4<f32> {
     return vec4<f32>(x_at(row, k), x_at(row, k + 1u), x_at(row, k + 2u), x_at(row, k + 3u));
 }
 
-// In the order of pairs.
+// Reorders four elements into the order of pairs.
 fn in_pairs(x: vec4<f32>) -> vec4<f32> {
     if ORDER == 0u {
         return x;
@@ -87,7 +88,7 @@ fn halves_of(x: f32, y: f32) -> u32 {
     return to_half(x) | (to_half(y) << 16u);
 }
 
-// The first numbers of two pairs, or the only ones.
+// The high F16 numbers of two pairs, or the only ones if NUMBERS is 1.
 fn firsts(x: vec4<f32>) -> vec2<u32> {
     if NUMBERS == 1u {
         return vec2<u32>(halves_of(x.x, x.y), halves_of(x.z, x.w));
@@ -146,7 +147,7 @@ fn main(
     let is_finite = size < 0x7f800000u;
     var unit = 1.0;
     if X_TYPE != F16 {
-        // The greatest comes near 2^14.
+        // Scales the largest element to near 2^14.
         let exponent = max(size >> 23u, 15u);
         let scale = as_float((268u - exponent) << 23u);
         x *= scale;
@@ -179,7 +180,7 @@ fn main(
     if HAS_MINIMA {
         pair_sums[local] = vec2<f32>((x.x + x.y) + (x.z + x.w), (next.x + next.y) + (next.z + next.w)) / SUM_UNIT;
         workgroupBarrier();
-        // Lanes two by two, and four steps, share minima.
+        // Two lanes and four steps share a minimum.
         if is_some && (own & 13u) == 0u {
             var sum = vec2<f32>();
             for (var i = 0u; i < 4u; i += 1u) {

@@ -1,4 +1,6 @@
-// Tiles of gemm.wgsl: those in which gemm_pairs_f32.comp has left a tile of LEFT_ROWS x LEFT_COLUMNS, which divide TILE.
+// Tile filter of gemm.wgsl for the F32 fallback: computes only the tiles that contain a flagged
+// tile of gemm_pairs_f32.comp. Flagged tiles have LEFT_ROWS x LEFT_COLUMNS elements, which divide
+// TILE.
 // uses matmul/gemm.wgsl: TILE
 
 override LEFT_ROWS: u32 = 128u;

@@ -1,4 +1,4 @@
-// y = x rounded from f32 to the 16-bit float Y_TYPE. One invocation writes one word.
+// y = x, rounded from F32 to the 16-bit float Y_TYPE. A thread writes one word.
 // uses prelude.wgsl: flat_group, float_bits
 
 struct Params {

@@ -1,5 +1,5 @@
-// y[i, j] = x[i, j] rounded from f32 to the 16-bit float Y_TYPE: rows of x at a distance of each other, those of y dense.
-// One invocation writes one word.
+// y[i, j] = x[i, j], rounded from F32 to the 16-bit float Y_TYPE. Rows of x have a stride; y is
+// dense. A thread writes one word.
 // uses prelude.wgsl: flat_group, float_bits
 
 struct Params {

@@ -1,7 +1,8 @@
-// y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] + bias[i, j]), z over up to six batch axes: what all products
-// share. Both operands are views: offsets and strides in elements, reversed axes wrap; y is dense. A bias
-// per column has bias_row = 0; one that varies by row is a sum with something else (then z is 0).
-// b_data is declared apart: as words, or as quads of them.
+// Operands of a matmul, shared by all matmul kernels: y[z, i, j] = f(sum_k a[z, i, k] b[z, k, j] +
+// bias[i, j]), with z over up to six batch axes. a and b are views with offsets and strides in
+// elements; offsets of reversed axes wrap. y is dense. A per-column bias has bias_row = 0. A bias
+// with rows is a residual operand and requires z = 0. b_data is declared separately, as words or as
+// vectors.
 
 struct Params {
     batch_sizes: array<vec4<u32>, 2>,
@@ -34,7 +35,7 @@ struct Params {
 override BIAS: u32 = 0u;
 override ACTIVATION: u32 = 0u;
 
-// The first elements of the current batch.
+// Offsets of the operands in the current batch.
 var<private> a_base: u32;
 var<private> b_base: u32;
 var<private> y_base: u32;

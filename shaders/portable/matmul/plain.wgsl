@@ -1,4 +1,4 @@
-// f of a product: the identity (0), relu (1) or relu6 (8).
+// Basic epilogue f of a matmul: identity (0), ReLU (1) or ReLU6 (8).
 // uses conv/col2im.wgsl or conv/conv_finish.wgsl or matmul/operands.wgsl or matmul/sum_parts.wgsl: ACTIVATION
 // uses prelude.wgsl: fmax, fmin
 

@@ -1,24 +1,24 @@
-// Where NORMED is 1, the one row of a is x / sqrt(mean(x^2) + eps) * gain: its elements are taken times
-// their gains, their squares are summed by the way, and what the row is divided by comes in at the end.
-// Where the squares leave the range in which sums keep that exact, the row is taken again, times a power
-// of two.
+// Fused RMSNorm prologue of a GEMV. With NORMED = 1, the row of a is x / sqrt(mean(x^2) + eps) *
+// gain. Its elements are multiplied by their gains at load, and their squares are summed. The
+// division is applied to the results. If the squares overflow or underflow F32, the row is
+// processed again, scaled by a power of two.
 //
-// The code that includes this has squares_of(unit): the sum of the squares of the row that a unit took, of
-// SQUARE_UNITS of them; and memory, of which element TOTAL_AT has a fourth float that nobody else looks at, and
-// SHARES_AT on has room for one of each invocation.
+// The including shader defines squares_of(unit): the sum of squares of the elements that a unit
+// loaded, one of SQUARE_UNITS. It also defines `memory`: the fourth float of element TOTAL_AT is
+// unused, and from SHARES_AT there is one element per thread.
 
 override NORMED: u32 = 0u;
 
-// Means of squares that need no power of two.
+// Limits of the mean square that needs no rescaling.
 const LEAST_MEAN: f32 = 1e-24;
 const MOST_MEAN: f32 = 1e24;
 
-// The power of two, the sum of the squares of what this invocation took, and 1 / sqrt(mean + eps).
+// The power-of-two scale, this thread's sum of squares, and 1 / sqrt(mean + eps).
 var<private> row_scale: f32 = 1.0;
 var<private> row_squares: f32 = 0.0;
 var<private> row_factor: f32 = 1.0;
 
-// Four elements from k on.
+// Scales and sums four elements from k on.
 fn prepared(x: vec4<f32>, k: u32) -> vec4<f32> {
     if NORMED == 0u {
         return x;
@@ -32,7 +32,7 @@ fn own_squares() -> f32 {
     return row_squares;
 }
 
-// The greatest magnitude of the row, for every invocation.
+// Largest magnitude of the row; every thread receives it.
 fn greatest(local: u32) -> f32 {
     var size = 0u;
     for (var k = local; k < p.k; k += INVOCATIONS) {
@@ -40,7 +40,7 @@ fn greatest(local: u32) -> f32 {
     }
     memory[SHARES_AT + local].x = as_float(size);
     workgroupBarrier();
-    // As many as have any; compilers must not write this out, for it is rare.
+    // The runtime trip count prevents unrolling of this rarely executed loop.
     for (var other = 0u; other < min(p.k, INVOCATIONS); other += 1u) {
         size = max(size, magnitude(memory[SHARES_AT + other].x));
     }
@@ -48,8 +48,8 @@ fn greatest(local: u32) -> f32 {
     return as_float(size);
 }
 
-// With the sums of the first columns, and so of all squares, at hand: true if they are good; else the row
-// must be taken again, after which they are.
+// Checks the sum of squares after the first columns. Returns false if the row must be processed
+// again with a rescaling factor. The second pass always returns true.
 fn settle(local: u32, again: bool) -> bool {
     if NORMED == 0u {
         return true;

@@ -1,15 +1,20 @@
-// Tiles of a product. TM x TN invocations compute tiles of 8 TM x 8 TN in steps of 16 along k; tiles in x and y
-// of the grid, products in z. An invocation owns four squares of 4 x 4, TM quads of rows and TN of columns apart.
+// Tiled GEMM core with vector loads. TM x TN threads compute tiles of 8 TM x 8 TN in steps of 16
+// along k. Tiles map to x and y of the grid, matmuls to z. A thread owns four squares of 4 x 4, TM
+// vectors of rows and TN vectors of columns apart.
 //
-// Shared tiles hold 4 neighbours along m or n at one k. Their places are permuted by k, so that neither
-// filling them along k nor reading them runs into one bank. While a step is multiplied, the quads of the
-// next are on their way from memory. The first step is the one that may be short. Rows and columns beyond
-// the edges are read at the edge: their sums are not stored.
+// Shared tiles store 4 adjacent elements along m or n at one k. Their positions are permuted by k
+// against bank conflicts, for stores along k and for loads. The vectors of the next step are
+// prefetched during the arithmetic. Only the first step may be shorter than 16. Indices beyond the
+// edges are clamped, and their sums are not stored.
 //
-// Another piece says what is multiplied: row_count, column_count, product_count; enter_product with the first
-// column of an invocation's quads; sum_length of the product entered; quads of a and b, of a step (next_a,
-// next_b) and of the first one (first_quad_a, first_quad_b), from where first_a and first_b begin; B_ALONG = 1
-// where quads of b lie along columns; store_sums of four neighbours.
+// Another fragment defines the operands:
+// - row_count, column_count, product_count: the shape and the number of matmuls;
+// - enter_product: selects a matmul, for a thread whose vectors begin at a given column;
+// - sum_length: k of the selected matmul;
+// - first_a, first_b: offsets;
+// - first_quad_a, first_quad_b, next_a, next_b: vectors of the first and of later steps;
+// - B_ALONG = 1: vectors of b run along columns;
+// - store_sums: stores four adjacent results.
 
 override TM: u32 = 16u;
 override TN: u32 = 16u;
@@ -18,21 +23,21 @@ const COUNT: u32 = TM * TN;
 const STEP: u32 = 16u;
 const A_QUADS: u32 = 2u * TM;
 const B_QUADS: u32 = 2u * TN;
-// Quads that an invocation loads of each operand per step: up to 4.
+// Vectors of each operand that a thread loads per step: at most 4.
 const A_LOADS: u32 = 32u / TN;
 const B_LOADS: u32 = 32u / TM;
-// Tiles that share columns of b run near each other, in stripes of so many rows of tiles.
+// Rows of tiles per stripe. Tiles that share columns of b run close together, for cache reuse.
 const STRIPE: u32 = 8u;
 
 var<workgroup> a_tile: array<vec4<f32>, STEP * A_QUADS>;
 var<workgroup> b_tile: array<vec4<f32>, STEP * B_QUADS>;
 
-// The quad of a line in which an invocation finds place for k.
+// Permuted position of a vector at k, against bank conflicts.
 fn turned(quad: u32, k: u32) -> u32 {
     return quad ^ ((k >> 1u) & 6u);
 }
 
-// Four neighbours along k at one row of a, spread over their places.
+// Stores four elements of a row of a, adjacent along k.
 fn put_a(line: u32, k: u32, x: vec4<f32>) {
     let at = k * A_QUADS + turned(line / 4u, k);
     a_tile[at][line % 4u] = x.x;
@@ -53,12 +58,12 @@ fn put_b(line: u32, k: u32, x: vec4<f32>) {
     b_tile[at + 3u * B_QUADS][line % 4u] = x.w;
 }
 
-// The place of an invocation's load i: a line of a and a k.
+// Row of a and k of a thread's load i.
 fn own_a(local: u32, i: u32) -> vec2<u32> {
     return vec2<u32>(local / 4u + i * (COUNT / 4u), (local % 4u) * 4u);
 }
 
-// A line of b, or a quad of columns, and a k.
+// Column of b (or vector of columns) and k of a thread's load i.
 fn own_b(local: u32, i: u32) -> vec2<u32> {
     if B_ALONG == 1u {
         return vec2<u32>(local % B_QUADS, local / B_QUADS + i * (COUNT / B_QUADS));
@@ -66,7 +71,7 @@ fn own_b(local: u32, i: u32) -> vec2<u32> {
     return vec2<u32>(local / 4u + i * (COUNT / 4u), (local % 4u) * 4u);
 }
 
-// Sums of an invocation: left and right four columns of eight rows.
+// Accumulators: the left and right four columns of eight rows.
 var<private> l0: vec4<f32>;
 var<private> l1: vec4<f32>;
 var<private> l2: vec4<f32>;
@@ -84,7 +89,7 @@ var<private> r5: vec4<f32>;
 var<private> r6: vec4<f32>;
 var<private> r7: vec4<f32>;
 
-// Adds four of k, which have the same places.
+// Adds four values of k, which share a permutation.
 fn add_four(y_quad: u32, x_quad: u32, k: u32) {
     let at_u = k * A_QUADS + turned(y_quad, k);
     let at_s = k * A_QUADS + turned(y_quad + TM, k);
@@ -114,13 +119,14 @@ fn add_four(y_quad: u32, x_quad: u32, k: u32) {
     }
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
-// What all invocations of a workgroup have in common, as it is. Browsers want that proven, and get another function in
-// its place (`pipeline.rs` of tercet-wgpu), for which all have to come here.
+// Marks a value that is uniform across the workgroup. Browsers require a proof of uniformity, so
+// `pipeline.rs` of tercet-wgpu replaces this function for them. The replacement contains a barrier:
+// all threads of the workgroup must call it.
 fn uniform_word(x: u32) -> u32 {
     return x;
 }
 
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(COUNT)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -142,7 +148,8 @@ fn main(
     var x_quad = local % TN;
     var y_quad = local / TN;
     if TN == 8u {
-        // Neighbours in pairs of rows: a tenth faster where it was measured, 4096^3 on a GPU of 132 units.
+        // Maps adjacent threads to pairs of rows: 10 % faster for 4096^3 on a GPU with 132 compute
+        // units.
         x_quad = (local / 2u) % 8u;
         y_quad = local / 32u * 4u + local / 16u % 2u * 2u + local % 2u;
     }
@@ -166,7 +173,7 @@ fn main(
         r5 = vec4<f32>();
         r6 = vec4<f32>();
         r7 = vec4<f32>();
-        // By name, not in arrays: they are to stay in registers.
+        // Named variables instead of arrays, so that they stay in registers.
         let a0 = first_a(row_first, local, 0u);
         let a1 = first_a(row_first, local, 1u);
         let a2 = first_a(row_first, local, 2u);
@@ -177,7 +184,7 @@ fn main(
         let b3 = first_b(col_first, local, 3u);
         let k_a = own_a(local, 0u).y;
         let k_b = vec4<u32>(own_b(local, 0u).y, own_b(local, 1u).y, own_b(local, 2u).y, own_b(local, 3u).y);
-        // The first step takes what is left of k when whole steps are taken off; no k has none at all.
+        // The first step handles the remainder of k. It is empty if k is 0.
         let size = select((length - 1u) % STEP + 1u, 0u, length == 0u);
         var u0 = first_quad_a(a0, k_a, size);
         var u1 = first_quad_a(a1, k_a, size);
@@ -225,7 +232,8 @@ fn main(
                     v3 = next_b(b3, next, k_b.w);
                 }
             } else {
-                // Nothing is kept: compilers would copy registers, and wait for what is loaded into them.
+                // Cleared instead of kept: otherwise compilers copy these registers and wait for
+                // pending loads into them.
                 u0 = vec4<f32>();
                 u1 = vec4<f32>();
                 u2 = vec4<f32>();
@@ -235,7 +243,7 @@ fn main(
                 v2 = vec4<f32>();
                 v3 = vec4<f32>();
             }
-            // Not a loop: compilers would move sums between registers at its end.
+            // Unrolled: with a loop, compilers move accumulators between registers at its end.
             add_four(y_quad, x_quad, 0u);
             add_four(y_quad, x_quad, 4u);
             add_four(y_quad, x_quad, 8u);
@@ -244,7 +252,8 @@ fn main(
                 break;
             }
         }
-        // One place in the code applies f: it is long, and compilers copy it to each place.
+        // Only one place in the code applies f, because compilers inline its long code at every
+        // call.
         for (var i = 0u; i < 16u; i += 1u) {
             var sums = l0;
             switch i {

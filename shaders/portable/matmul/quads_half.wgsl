@@ -1,4 +1,4 @@
-// Quads of a and y as 8 bytes: floats of 16 bits.
+// Operands a and y in 8-byte vectors of four 16-bit floats.
 // uses matmul/floats.wgsl: A_TYPE, Y_TYPE, pair_of
 // uses prelude.wgsl: float_bits
 

@@ -1,4 +1,4 @@
-// Quads of a and y as 16 bytes: f32.
+// Operands a and y in 16-byte vectors of four F32 numbers.
 
 @group(0) @binding(1) var<storage, read> a_quads: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> y_quads: array<vec4<u32>>;

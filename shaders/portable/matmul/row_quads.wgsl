@@ -1,4 +1,5 @@
-// The one row of a and the gains of its norm by quads of words, straight from memory. Offsets are whole quads.
+// The one row of a, and the norm gains, loaded as vectors from global memory. Offsets are multiples
+// of a vector.
 // uses matmul/floats.wgsl: A_TYPE, pair_of
 // uses matmul/operands.wgsl: a_base
 // uses prelude.wgsl: F32
@@ -11,7 +12,7 @@ fn four_floats(words: vec2<u32>, dtype: u32) -> vec4<f32> {
     return vec4<f32>(pair_of(words.x, dtype), pair_of(words.y, dtype));
 }
 
-// Four elements of the row from k on.
+// Loads four elements of the row from k on.
 fn a_four(k: u32) -> vec4<f32> {
     let at = a_base + k;
     if A_TYPE == F32 {

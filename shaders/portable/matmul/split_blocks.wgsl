@@ -1,14 +1,18 @@
-// Numbers of F32 as pairs of F16 for gemm_pairs_f32.comp: s x = high + low / 2^11, high being s x rounded to F16 and low
-// 2^11 times what is left, rounded as well. What is lost is below 2^-24 of x, or 2^-49 of the greatest number with the
-// same scale.
+// Split-F16 conversion of F32 matrices for gemm_pairs_f32.comp: s x = high + low / 2^11. `high` is
+// s x rounded to F16, and `low` is 2^11 times the remainder, rounded to F16. The error is below
+// 2^-24 of x, or 2^-49 of the largest magnitude with the same scale.
 //
-// A workgroup takes BLOCK rows and columns of a batch entry, whose columns lie beside each other. They have one scale s, the
-// power of two that brings the greatest magnitude to between 2^13 and 2^14. A block lies row by row: of each 16 elements
-// 8 words of high halves, then 8 of low ones; 0 beyond the operand. Behind all blocks there is one word for each, 1 / s.
+// A workgroup converts BLOCK rows and columns of a batch entry; columns are contiguous. A block
+// shares one scale s: the power of two that scales the largest magnitude to between 2^13 and 2^14.
+// Blocks are stored row by row: for each 16 elements, 8 words of high halves, then 8 words of low
+// halves, zero-padded. After all blocks follows one word per block: 1 / s.
 //
-// The word has all bits set where pairs are not as exact as F32: where some number is NaN or infinite, or all numbers of a
-// row or a column are below 2^-24 of the greatest one but some are not 0, or more than one of MOST_SMALL is below
-// 2^-25 of it and not 0, or it is beyond 2^44 or below 2^-44.
+// If the split loses precision compared to F32, all bits of this word are set, and a fallback
+// kernel computes the affected tiles in F32. A block loses precision in these cases:
+// - an element is NaN or infinite;
+// - a row or column is nonzero, and all its elements are below 2^-24 of the largest;
+// - more than 1 / MOST_SMALL of the elements are nonzero and below 2^-25 of the largest;
+// - the largest magnitude is above 2^44 or below 2^-44.
 // uses prelude.wgsl: flat_group
 
 struct Params {
@@ -16,11 +20,11 @@ struct Params {
     row: u32,
     rows: u32,
     columns: u32,
-    // Blocks beside each other, of a batch entry, and in all.
+    // Number of blocks: across, per batch entry, and in total.
     across: u32,
     of_batch: u32,
     blocks: u32,
-    // From an entry of the batch to the next.
+    // Stride between batch entries.
     batch: u32,
 }
 
@@ -31,20 +35,22 @@ struct Params {
 const THREADS: u32 = 256u;
 const BLOCK: u32 = 64u;
 const BLOCK_LEN: u32 = 4096u;
-// Two elements are an invocation's, of every eighth row.
+// Pairs of elements per row. A thread processes one pair of every eighth row.
 const PAIRS: u32 = BLOCK / 2u;
 const LINES: u32 = THREADS / PAIRS;
 const UNFIT: u32 = 0xffffffffu;
-// How many powers of two rows and columns may be apart, and the greatest magnitude from 1.
+// Maximum difference of the exponents of a row or column and of the largest magnitude. RANGE limits
+// the exponent of the largest magnitude itself.
 const SPREAD: u32 = 24u;
 const RANGE: u32 = 44u;
-// Numbers below this, once scaled, are small: 2^-12. A block may have one in so many.
+// Threshold for scaled numbers that lose bits: 2^-12. At most 1 / MOST_SMALL of the elements of a
+// block may be below it.
 const SMALL: f32 = 0.000244140625;
 const MOST_SMALL: u32 = 8u;
-// The exponent's bits of 1.
+// The exponent bits of 1.0.
 const ONE: u32 = 127u;
 
-// The greatest magnitudes, as the bits of floats.
+// Largest magnitudes, as float bits.
 var<workgroup> of_pairs: array<u32, BLOCK * (PAIRS + 1u)>;
 var<workgroup> of_rows: array<atomic<u32>, BLOCK>;
 var<workgroup> of_columns: array<atomic<u32>, BLOCK>;
@@ -63,25 +69,26 @@ fn two(begin: u32, row: u32, column: u32) -> vec2<u32> {
     return select(vec2<u32>(), found, columns < vec2<u32>(p.columns));
 }
 
-// What F16 holds of a number, rounded to nearest. By integers, for compilers take conversions there and back for nothing.
+// Rounds a number to the nearest F16, as F32. Uses integers, because compilers remove a conversion
+// to F16 and back.
 fn high_of(x: f32) -> f32 {
     let bits = bitcast<u32>(x);
     let exponent = (bits >> 23u) & 255u;
-    // Below 2^-14 the last place is that of 2^-24.
+    // Below 2^-14, the unit in the last place is 2^-24.
     let drop = 13u + select(0u, 113u - exponent, exponent < 113u);
     let unit = 1u << min(drop, 23u);
     let rounded = (bits + (unit >> 1u)) & ~(unit - 1u);
     return select(bitcast<f32>(rounded), 0.0, drop > 23u);
 }
 
-// Counts the magnitudes of two numbers of a row.
+// Updates the maxima with two numbers of a row.
 fn count(row: u32, pair: u32, x: vec2<u32>) -> vec2<u32> {
     let size = x & vec2<u32>(0x7fffffffu);
     of_pairs[row * (PAIRS + 1u) + pair] = max(size.x, size.y);
     return size;
 }
 
-// Writes two numbers, scaled; how many of them are small, but not 0.
+// Stores two scaled numbers. Returns how many are nonzero and below the precision threshold.
 fn put(to: u32, x: vec2<u32>, scale: f32) -> u32 {
     let scaled = bitcast<vec2<f32>>(x) * scale;
     let high = vec2<f32>(high_of(scaled.x), high_of(scaled.y));
@@ -93,12 +100,12 @@ fn put(to: u32, x: vec2<u32>, scale: f32) -> u32 {
     return ones.x + ones.y;
 }
 
-// Whether a row or column of this magnitude loses more than F32 would.
+// True if a row or column with this maximum loses more precision than F32.
 fn is_lost(size: u32, exponent: u32) -> bool {
     return size != 0u && (size >> 23u) + SPREAD < exponent;
 }
 
-// One function: what it keeps in registers from step to step would have to go through every call, and barriers stand between its steps.
+// Not split into functions: barriers separate the steps, and calls would pass all register state.
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -115,7 +122,7 @@ fn main(
     let line = local / PAIRS;
     let row = within / p.across * BLOCK + line;
     let column = within % p.across * BLOCK + pair * 2u;
-    // By name, not in an array: they are to stay in registers.
+    // Named variables instead of an array, so that they stay in registers.
     let x0 = two(begin, row, column);
     let x1 = two(begin, row + LINES, column);
     let x2 = two(begin, row + 2u * LINES, column);

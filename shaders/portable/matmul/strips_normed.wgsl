@@ -1,6 +1,6 @@
-// The row as a norm leaves it, in shared memory (norm_value.wgsl), times gains and, where BETA is 1, plus beta. Where
-// RESIDUAL is 1, the norm is of a + residual, rounded to their dtype, which the first workgroup stores. All of them are
-// dense rows that begin with a word.
+// Normalized row in shared memory for gemv_strips.wgsl: the norm (norm_value.wgsl) times gains,
+// with BETA = 1 plus beta. With RESIDUAL = 1, the norm is of a + residual, rounded to their dtype;
+// the first workgroup stores this sum. All operands are dense, word-aligned rows.
 
 override LENGTH: u32 = 4u;
 override BETA: u32 = 0u;
@@ -11,7 +11,7 @@ override RESIDUAL: u32 = 0u;
 @group(0) @binding(7) var<storage, read> residual: array<u32>;
 @group(0) @binding(8) var<storage, read_write> sum_data: array<u32>;
 
-// An invocation reads and writes elements of its own until all are there.
+// Until the barrier, each thread accesses only the elements that it wrote.
 var<workgroup> row_data: array<f32, LENGTH>;
 
 // Word `at` of the row.
@@ -46,7 +46,7 @@ fn finished(k: u32, about: Row) -> f32 {
     return value;
 }
 
-// Every invocation of the workgroup must call this.
+// Computes the row. All threads of the workgroup must call it.
 fn prepare(is_first: bool, index: u32) {
     take_place(index);
     let per = lanes(A_TYPE);
@@ -60,7 +60,7 @@ fn prepare(is_first: bool, index: u32) {
             size = as_float(max(magnitude(size), magnitude(v)));
         }
     }
-    // The squares of an f16 fit.
+    // Squares of F16 values cannot overflow F32.
     var scale = 1.0;
     if A_TYPE != F16 {
         scale = scale_for(over_row(vec2<f32>(size, 0.0), GREATEST).x);
@@ -95,7 +95,7 @@ fn prepare(is_first: bool, index: u32) {
     workgroupBarrier();
 }
 
-// Element k of the row; 0 beyond it.
+// Element k of the row; 0 beyond its end.
 fn row_at(k: u32) -> f32 {
     return select(0.0, row_data[min(k, p.k - 1u)], k < p.k);
 }

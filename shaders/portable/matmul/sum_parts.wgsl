@@ -1,6 +1,5 @@
-// y[i, j] = f(sum_s part_sums[s, i, j] + bias[i, j]): the end of a product whose sums over k were made in
-// parts.
-// An invocation has four neighbours of a row; n is a multiple of 4. y may have more columns than these.
+// Split-K reduction: y[i, j] = f(sum_s part_sums[s, i, j] + bias[i, j]). A thread computes four
+// adjacent elements of a row; n is a multiple of 4. y may have additional columns.
 // uses matmul/activated.wgsl or matmul/plain.wgsl: begin
 // uses matmul/floats.wgsl: Y_TYPE, finish
 // uses prelude.wgsl: F32, flat_group, float_bits
@@ -12,7 +11,7 @@ struct Params {
     bias_offset: u32,
     bias_row: u32,
     bias_stride: u32,
-    // Where the result begins among the quads of y, and those of a row of y.
+    // Offset of the result and row pitch of y, in vectors of four.
     first: u32,
     row_quads: u32,
     zero: u32,
@@ -45,7 +44,7 @@ fn main(
     let row = i * 4u / p.n % p.m;
     let col = i * 4u % p.n;
     let at = p.first + i * 4u / p.n * p.row_quads + col / 4u;
-    // One place in the code applies f: it is long, and compilers copy it to each place.
+    // Only one place in the code applies f, because compilers inline its long code at every call.
     for (var lane = 0u; lane < 4u; lane += 1u) {
         sum = vec4<f32>(sum.yzw, finish(sum.x, row, col + lane));
     }

@@ -1,6 +1,6 @@
-// Inverses of sine, cosine and tangent.
+// asin, acos, atan and atan2.
 
-// asin(s) - s for s^2 <= 1/4; the polynomial is (asin(s) / s - 1) / s^2 within 2^-31.
+// asin(s) - s for s^2 <= 1/4. The polynomial is (asin(s) / s - 1) / s^2 with an error below 2^-31.
 fn asin_tail(s: f32, z: f32) -> f32 {
     let p = 0.0318176188 + z * (0.0144025721 + z * 0.0375652611);
     return s * z * (0.166666597 + z * (0.0750051066 + z * (0.0445157215 + z * p)));
@@ -52,7 +52,7 @@ fn f_acos(x: f32) -> f32 {
     return (3.14159274 - 2.0 * half.x) - (2.0 * half.y + exact(8.74227766e-8, a));
 }
 
-// atan(a / b), both positive, a <= b, as (high, low).
+// atan(a / b) as (high, low), for positive a <= b.
 fn atan_of_quotient(a: f32, b: f32) -> vec2<f32> {
     // Above tan(pi / 8): pi / 4 + atan((a - b) / (a + b)).
     let upper = a > 0.414213568 * b;
@@ -65,7 +65,7 @@ fn atan_of_quotient(a: f32, b: f32) -> vec2<f32> {
         base = vec2<f32>(0.785398185, exact(-2.18556941e-8, a));
     }
     let t = pair_quotient(above.x, above.y, below.x, below.y);
-    // (atan(t) / t - 1) / t^2 in t^2 <= 0.1716, within 2^-30.
+    // (atan(t) / t - 1) / t^2 as a polynomial in t^2 <= 0.1716, with an error below 2^-30.
     let z = t.x * t.x;
     let p = 0.199984878 + z * (-0.142438307 + z * (0.105958633 + z * -0.0608308464));
     let tail = t.y + t.x * z * (-0.333333164 + z * p);
@@ -88,7 +88,7 @@ fn f_atan(x: f32) -> f32 {
     return copy_sign(sum.x + (sum.y - (y.y + exact(4.37113883e-8, a))), x);
 }
 
-// The angle of a point with 0 <= y and any x, neither NaN.
+// atan2(y, x) for 0 <= y and any x, both not NaN.
 fn angle_of_point(y: f32, x: f32) -> f32 {
     let x_size = magnitude(x);
     let y_size = magnitude(y);
@@ -118,12 +118,12 @@ fn angle_of_point(y: f32, x: f32) -> f32 {
     if (e > 40) {
         return 1.57079637;
     }
-    // Powers of two leave the quotient as it is.
+    // Exponents are separated first: a common power of two does not change the quotient.
     let b = p.a;
     let a = scaled(q.a, e);
     let steep = a > b;
     let t = atan_of_quotient(min(a, b), max(a, b));
-    // t, pi / 2 - t, pi - t or pi / 2 + t
+    // The four cases: t, pi / 2 - t, pi - t, pi / 2 + t.
     if (!steep && !left) {
         return t.x + t.y;
     }

@@ -1,5 +1,6 @@
-// Sums, products and quotients with subnormal numbers even on devices that flush them to zero, and a
-// fused multiply-add in integers, as fma need not be fused.
+// F32 addition, multiplication and division with subnormal numbers, also on devices that flush them
+// to zero. Integer implementation of fused multiply-add, because the WGSL builtin fma may round
+// twice.
 
 // x 2^100 for |x| < 2^-100.
 fn lifted(x: f32) -> f32 {
@@ -55,7 +56,8 @@ fn f_recip(x: f32) -> f32 {
     return f_div(1.0, x);
 }
 
-// Right by any count; what falls out is or-ed into the last bit. x is the high word.
+// Right shift by any count; bits shifted out are or-ed into the last bit (sticky bit). v.x is the
+// high word.
 fn shift_right_jam(v: vec2<u32>, count: u32) -> vec2<u32> {
     if (count == 0u) {
         return v;
@@ -91,8 +93,8 @@ fn sub64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return vec2<u32>(a.x - b.x - u32(a.y < b.y), a.y - b.y);
 }
 
-// The float of v 2^(e - 63), v with its first bit set; to nearest even, or to odd, which a second
-// rounding to a narrower type does not disturb.
+// The float v 2^(e - 63); the top bit of v must be set. Rounds to nearest even, or to odd.
+// Rounding to odd makes a second rounding to a narrower type exact.
 fn round64(v: vec2<u32>, e: i32, sign: u32, odd: bool) -> f32 {
     if (e > 127) {
         return as_float(sign | 0x7f800000u);
@@ -117,7 +119,7 @@ fn round64(v: vec2<u32>, e: i32, sign: u32, odd: bool) -> f32 {
     return bitcast<f32>(sign | (base + digits));
 }
 
-// a b + c rounded once, for a, b, c that are finite and a, b not zero.
+// a b + c rounded once, for finite a, b, c and nonzero a, b.
 fn soft_fma_finite(a: f32, b: f32, c: f32, odd: bool) -> f32 {
     let x = parts(a);
     let y = parts(b);
@@ -170,7 +172,7 @@ fn soft_fma(a: f32, b: f32, c: f32, odd: bool) -> f32 {
         return c;
     }
     if (min(a_size, b_size) == 0u) {
-        // Unlike zeros sum to 0.
+        // The sum of +0 and -0 is +0.
         return select(c, bitcast<f32>(sign & bitcast<u32>(c)), c_size == 0u);
     }
     return soft_fma_finite(a, b, c, odd);

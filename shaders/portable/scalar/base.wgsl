@@ -1,23 +1,24 @@
-// Pieces of floats, and numbers of more than 24 bits as sums of two.
+// Double-float arithmetic: numbers of more than 24 bits as unevaluated sums of two floats.
 //
-// Compilers contract a * b + c to one rounding and some reorder sums, so error terms are computed only
-// against values that went through the integers: head and trim drop bits (what they drop is exact either
-// way), and exact keeps a constant or difference out of a reordering.
+// Compilers may contract a * b + c to an FMA, and some reorder sums. Error terms are therefore
+// computed only against values that passed through integer operations. `head` and `trim` drop bits,
+// and the dropped part is exact with or without contraction. `exact` excludes a constant or a
+// difference from reordering.
 // uses prelude.wgsl: as_float, magnitude, opaque, shift_to_even
 
-// Zero at run time where a kernel sets it; see opaque.
+// Zero at run time; set by the kernel. See `opaque`.
 var<private> opaque_zero: u32;
 
 fn rounded(x: f32) -> f32 {
     return opaque(x, opaque_zero);
 }
 
-// The leading 12 bits: products of two heads, or of a head and the rest, are exact.
+// The leading 12 bits of x. Products of two heads, or of a head and a remainder, are exact.
 fn head(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
 }
 
-// x less its last bit.
+// x with its last bit cleared.
 fn trim(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) & 0xfffffffeu);
 }
@@ -30,7 +31,8 @@ fn negated(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) ^ 0x80000000u);
 }
 
-// x; the last bit of n (n + 1) is 0, which no reordering compiler works out.
+// x, hidden from the compiler. The last bit of n (n + 1) is always 0, which compilers do not
+// deduce.
 fn exact(x: f32, other: f32) -> f32 {
     let n = bitcast<u32>(other);
     return opaque(x, (n * (n + 1u)) & 1u);
@@ -52,8 +54,8 @@ fn pair_product(a: f32, b: f32) -> vec2<f32> {
     return vec2<f32>(high, ((a_high * b_high - high) + (a_high * b_low + a_low * b_high)) + a_low * b_low);
 }
 
-// (a + a_low) / (b + b_low) for sizes between about 2^-60 and 2^60, within little more than half an
-// ulp however rough the device's division is.
+// (a + a_low) / (b + b_low) for magnitudes between about 2^-60 and 2^60. The error is little more
+// than half an ulp, even if the device's division is inaccurate.
 fn pair_quotient(a: f32, a_low: f32, b: f32, b_low: f32) -> vec2<f32> {
     let q = trim(a / b);
     let q_high = head(q);
@@ -69,7 +71,7 @@ fn quotient(a: f32, b: f32) -> f32 {
     return q.x + q.y;
 }
 
-// A finite number that is not zero: a 2^e with 1 <= |a| < 2.
+// A finite nonzero number as a 2^e with 1 <= |a| < 2.
 struct Parts {
     a: f32,
     e: i32,
@@ -87,7 +89,7 @@ fn parts(x: f32) -> Parts {
     return Parts(bitcast<f32>((bits & 0x80000000u) | (size & 0x7fffffu) | 0x3f800000u), e);
 }
 
-// m 2^n for a normal m or zero, rounded once where the result is subnormal.
+// m 2^n for a normal m or zero; a subnormal result is rounded once.
 fn scaled(m: f32, n: i32) -> f32 {
     let sign = bitcast<u32>(m) & 0x80000000u;
     let size = magnitude(m);

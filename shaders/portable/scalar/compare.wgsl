@@ -1,4 +1,4 @@
-// Comparisons of floats, subnormal numbers included; zeros are equal, NaN is in no order.
+// Float comparisons that handle subnormal numbers. 0 equals -0; all comparisons with NaN are false.
 
 fn rank(x: f32) -> i32 {
     let i = bitcast<i32>(x);

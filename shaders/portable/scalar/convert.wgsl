@@ -1,6 +1,6 @@
-// Between floats and integers.
+// Conversions between floats and integers.
 
-// x truncated; beyond the range the nearest end, NaN is 0.
+// x truncated and saturated to the integer range; NaN gives 0.
 fn i_from_f(x: f32) -> i32 {
     if (is_nan(x)) {
         return 0;
@@ -32,7 +32,8 @@ fn u8_from_f(x: f32) -> u32 {
     return min(u_from_f(x), 255u);
 }
 
-// The nearest float, ties to even; or, for a second rounding, the nearest with an odd last bit.
+// The nearest float, ties to even; with `odd`, rounded to odd for a second rounding to a narrower
+// type.
 fn f_from_size(x: u32, odd: bool) -> f32 {
     let zeros = countLeadingZeros(x);
     if (zeros >= 8u) {

@@ -1,4 +1,4 @@
-// The error function, and gelu.
+// erf and GELU.
 // uses prelude.wgsl: as_float, magnitude
 // uses scalar/base.wgsl: copy_sign, head, pair_product, pair_quotient, pair_sum, parts, rounded, scaled
 // uses scalar/exp.wgsl: f_exp, power
@@ -14,22 +14,22 @@ fn f_erf(x: f32) -> f32 {
         return scaled(1.12837923 * p.a, p.e);
     }
     let a = as_float(size);
-    // erf(x) / x - 1 in x^2 <= 0.9025, within 2^-36.
+    // erf(x) / x - 1 as a polynomial in x^2 <= 0.9025, with an error below 2^-36.
     let z = a * a;
     let p = 0.00522198062 + z * (-0.000849996461 + z * (0.000113970855 + z * -1.0090348e-5));
     let q = 0.128379166 + z * (-0.376126379 + z * (0.112837866 + z * (-0.0268657189 + z * p)));
     if (a < 0.92) {
         return copy_sign(a + a * q, x);
     }
-    // -ln(1 - erf(t)) / t on [0.9, 4.1], within 2^-32 in 1 - erf(t).
+    // -ln(1 - erf(t)) / t on [0.9, 4.1]. The error of 1 - erf(t) is below 2^-32.
     let t = min(a, 4.1);
     let r = 0.00289248582 + t * (-3.61336298e-5 + t * (-4.81884053e-5 + t * 5.14972728e-6));
     let s = 1.12854493 + t * (0.635656416 + t * (0.105203174 + t * (-0.0226122998 + t * r)));
     return copy_sign(1.0 - f_exp(-t * s), x);
 }
 
-// x Phi(x) where `is_near` holds, and for zeros. The polynomial is ln(Phi(-a)) + 0.59375 a^2 + 1.03856166 in a - 1.25,
-// within 2^-25.
+// x Phi(x) for zeros and for magnitudes that `is_near` accepts. The polynomial is ln(Phi(-a)) +
+// 0.59375 a^2 + 1.03856166 in a - 1.25, with an error below 2^-25.
 fn gelu_near(x: f32) -> f32 {
     let a = as_float(magnitude(x));
     let v = a - 1.25;
@@ -39,7 +39,7 @@ fn gelu_near(x: f32) -> f32 {
     return less_tail(x, a, l, rounded(8388609.0 + a * (0.9921875 + a * 0.6230469)));
 }
 
-// x Phi(x). For x < 0 the tail Phi(-a) = e^(-a^2 / 2) R(a) keeps its relative accuracy.
+// GELU: x Phi(x). For x < 0 the tail Phi(-a) = e^(-a^2 / 2) R(a) preserves the relative accuracy.
 fn f_gelu(x: f32) -> f32 {
     let size = magnitude(x);
     if (is_near(size)) {
@@ -53,10 +53,10 @@ fn f_gelu(x: f32) -> f32 {
         return scaled(0.5 * own.a, own.e);
     }
     let a = as_float(size);
-    // The square is split so that its rounding does not reach the exponential.
+    // The square is split, so that its rounding error does not enter the exponent.
     let high = head(a);
     let e = power(-0.5 * high * high, -0.5 * (a - high) * (a + high));
-    // R / u in u - 0.55, u = 4 / (a + 4), a <= 14.6, within 2^-29.
+    // R / u as a polynomial in u - 0.55 with u = 4 / (a + 4), a <= 14.6; the error is below 2^-29.
     let below = pair_sum(max(a, 4.0), min(a, 4.0));
     let u = pair_quotient(4.0, 0.0, below.x, below.y);
     let v = (u.x - 0.55) + u.y;

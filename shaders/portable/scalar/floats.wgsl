@@ -1,2 +1,3 @@
-// True for devices whose sums, differences and products of F32 keep subnormal numbers (`natives.rs`).
+// True for devices whose native F32 addition, subtraction and multiplication preserve subnormal
+// numbers; set by `natives.rs`.
 const NATIVE_FLOATS: bool = false;

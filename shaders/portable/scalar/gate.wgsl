@@ -1,10 +1,10 @@
-// Sigmoid, and products with it.
+// Sigmoid, SiLU and tanh-GELU.
 // uses prelude.wgsl: as_float, is_nan, magnitude
 // uses scalar/base.wgsl: exact, pair_product, pair_quotient, pair_sum, parts, rounded, scaled
 // uses scalar/exp.wgsl: power
 // uses scalar/tail.wgsl: is_near, less_tail
 
-// x / (1 + e^-(z + low)) for a finite x that is not zero and z of its sign, with |z| < 400.
+// x / (1 + e^-(z + low)) for a finite nonzero x and z of the same sign, |z| < 400.
 fn gated(x: f32, z: f32, low: f32) -> f32 {
     let x_parts = parts(x);
     let p = power(-abs(z), select(-low, low, z < 0.0));
@@ -30,7 +30,7 @@ fn f_sigmoid(x: f32) -> f32 {
     return gated(1.0, clamp(x, -120.0, 120.0), 0.0);
 }
 
-// x gated by something that is 0 or 1 to the last bit; also for what is not finite, and for zeros.
+// x times a gate that rounds to 0 or 1. Also handles zeros, infinity and NaN.
 fn gate_limit(x: f32) -> f32 {
     return select(x, bitcast<f32>(0x80000000u), x < -1.0);
 }
@@ -43,7 +43,8 @@ fn f_silu(x: f32) -> f32 {
     return gated(x, x, 0.0);
 }
 
-// 0.5 (1 + tanh(y)) = sigmoid(2 y), and 2 y = x (c + d x^2) reaches 100: in two parts.
+// Exponent of the gate 0.5 (1 + tanh(y)) = sigmoid(2 y). 2 y = x (c + d x^2) reaches 100, so it is
+// returned as (high, low).
 fn gelu_tanh_gate(x: f32) -> vec2<f32> {
     let square = pair_product(x, x);
     let cubic = pair_product(square.x, 0.0713548139);
@@ -54,8 +55,8 @@ fn gelu_tanh_gate(x: f32) -> vec2<f32> {
     return vec2<f32>(z.x, z.y + x * low);
 }
 
-// x sigmoid(2 y) where `is_near` holds, and for zeros. The polynomial is ln(sigmoid(-2 y)) + 0.59375 a^2 + 1.03856166 in
-// a - 1.375, within 2^-24.
+// x sigmoid(2 y) for zeros and for magnitudes that `is_near` accepts. The polynomial is
+// ln(sigmoid(-2 y)) + 0.59375 a^2 + 1.03856166 in a - 1.375, with an error below 2^-24.
 fn gelu_tanh_near(x: f32) -> f32 {
     let a = as_float(magnitude(x));
     let v = a - 1.375;

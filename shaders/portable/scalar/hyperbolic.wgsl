@@ -1,4 +1,4 @@
-// Hyperbolic functions.
+// sinh, cosh and tanh.
 // uses prelude.wgsl: as_float, is_nan, magnitude
 // uses scalar/base.wgsl: copy_sign, quotient, scaled
 // uses scalar/exp.wgsl: f_exp, power
@@ -9,7 +9,7 @@ fn f_tanh(x: f32) -> f32 {
         return x;
     }
     let a = as_float(size);
-    // (tanh(x) / x - 1) / x^2 in x^2 <= 0.4225, within 2^-32.
+    // (tanh(x) / x - 1) / x^2 as a polynomial in x^2 <= 0.4225, with an error below 2^-32.
     let z = a * a;
     let p = -0.053940542 + z * (0.0216662269 + z * (-0.00809167977 + z * 0.00206441153));
     var y = a + a * z * (-0.333333284 + z * (0.133331582 + z * p));
@@ -19,7 +19,7 @@ fn f_tanh(x: f32) -> f32 {
     return copy_sign(y, x);
 }
 
-// e^a / 2 for 0 <= a, without overflow below the range of sinh.
+// e^a / 2 for a >= 0, without overflow in the range of sinh.
 fn half_exp(a: f32) -> f32 {
     let p = power(min(a, 110.0), 0.0);
     return scaled(1.0 + p.q, p.n - 1);
@@ -31,7 +31,7 @@ fn f_sinh(x: f32) -> f32 {
         return x;
     }
     let a = as_float(size);
-    // (sinh(x) / x - 1) / x^2 in x^2 <= 1, within 2^-43.
+    // (sinh(x) / x - 1) / x^2 as a polynomial in x^2 <= 1, with an error below 2^-43.
     let z = a * a;
     let p = 0.000198412963 + z * (2.75520642e-6 + z * 2.552982e-8);
     var y = a + a * z * (0.166666672 + z * (0.00833333284 + z * p));

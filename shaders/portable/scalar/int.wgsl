@@ -1,4 +1,4 @@
-// Integers in 32 bits; narrower ones are wrapped by the caller.
+// 32-bit integer arithmetic. Callers wrap the results of narrower types.
 
 fn i_neg(x: i32) -> i32 {
     return bitcast<i32>(0u - bitcast<u32>(x));
@@ -28,7 +28,8 @@ fn i_fma(a: i32, b: i32, c: i32) -> i32 {
     return i_add(i_mul(a, b), c);
 }
 
-// x / 0 = x; the least integer by -1 is itself, by way of unsigned sizes.
+// x / 0 = x. The quotient of the smallest integer and -1 is the smallest integer, because
+// magnitudes are unsigned.
 fn i_div(a: i32, b: i32) -> i32 {
     if (b == 0) {
         return a;
@@ -73,7 +74,8 @@ fn u_pow(a: u32, b: u32) -> u32 {
     return power;
 }
 
-// A negative exponent gives the power truncated towards zero, and 0 of 0.
+// Integer power. A negative exponent gives the power truncated toward zero; 0 to a negative power
+// is 0.
 fn i_pow(a: i32, b: i32) -> i32 {
     if (b < 0) {
         let odd = (b & 1) == 1;

@@ -1,5 +1,5 @@
-// Logarithms. ln(2^k (1 + f)) with 1 + f in [sqrt(1/2), sqrt(2)); the polynomial is
-// (ln(1 + f) - f + f^2 / 2) / f^3 within 2^-32 of the result.
+// Logarithms: ln(2^k (1 + f)) with 1 + f in [sqrt(1/2), sqrt(2)). The polynomial is (ln(1 + f) - f
+// + f^2 / 2) / f^3, with an error below 2^-32 of the result.
 // uses prelude.wgsl: as_float, is_nan, magnitude, nan
 // uses scalar/base.wgsl: exact, head, parts, scaled, trim
 
@@ -8,7 +8,7 @@ struct Log {
     k: f32,
 }
 
-// A positive finite x as 2^k (1 + f).
+// Decomposes a positive finite x to 2^k (1 + f).
 fn log_parts(x: f32) -> Log {
     let p = parts(x);
     let upper = p.a > 1.41421354;
@@ -27,7 +27,7 @@ fn log_of(l: Log) -> f32 {
     return l.k * 0.693359375 + (l.f - (0.5 * l.f * l.f - small));
 }
 
-// True where a logarithm of x is not of a positive finite number.
+// True if x is not a positive finite number.
 fn log_special(x: f32) -> bool {
     return bitcast<u32>(x) - 1u >= 0x7f7fffffu;
 }
@@ -52,7 +52,7 @@ fn f_log2(x: f32) -> f32 {
     }
     let l = log_parts(x);
     let rest = log_tail(l.f) - 0.5 * l.f * l.f;
-    // 1 / ln(2) in two parts; the product of the heads is exact.
+    // 1 / ln(2) as two constants; the product of the heads is exact.
     let high = head(l.f);
     let low = (l.f - high) * 1.44238281 + (l.f * 0.000312228396 + rest * 1.44269502);
     return (l.k + high * 1.44238281) + low;

@@ -1,5 +1,5 @@
-// Functions of F16 whose results are rounded to F16: within 2^-10 of them, which is half of the tolerance. Beyond
-// their limits a result is x or zero to the last bit of an F16.
+// F16 functions with F32 arithmetic. Errors are below 2^-10 of the result, half of the tolerance.
+// Beyond its limits, each function returns x or zero, which is exact in F16.
 
 fn n_exp(x: f32) -> f32 {
     // 20
@@ -20,14 +20,14 @@ fn n_tanh(x: f32) -> f32 {
 }
 
 fn n_sqrt(x: f32) -> f32 {
-    // Zeros, numbers below them, infinity and NaN.
+    // Zeros, negative numbers, infinity and NaN.
     if (bitcast<u32>(x) - 1u >= 0x7f7fffffu) {
         return select(x, nan(), x < 0.0);
     }
     return sqrt(x);
 }
 
-// 1 / (1 + e^-z) for |z| <= 60, times x.
+// x / (1 + e^-z) for |z| <= 60.
 fn n_gated(x: f32, z: f32) -> f32 {
     return x / (1.0 + exp(-z));
 }
@@ -47,7 +47,7 @@ fn n_silu(x: f32) -> f32 {
     return n_gated(x, x);
 }
 
-// As `n_gelu`, with sigmoid(-2 y) for Phi(-a).
+// Like `n_gelu`, with sigmoid(-2 y) instead of Phi(-a).
 fn n_gelu_tanh(x: f32) -> f32 {
     // 6.5
     if (magnitude(x) > 0x40d00000u) {
@@ -59,7 +59,8 @@ fn n_gelu_tanh(x: f32) -> f32 {
     return max(x, 0.0) - a * exp2(-s);
 }
 
-// x Phi(x) = max(x, 0) - a Phi(-a), Phi(-a) = 2^-s, s a polynomial, so that no difference cancels: within 2^-13.
+// GELU: x Phi(x) = max(x, 0) - a Phi(-a) with Phi(-a) = 2^-s and a polynomial s. The form avoids
+// cancellation; the error is below 2^-13.
 fn n_gelu(x: f32) -> f32 {
     // 6.5
     if (magnitude(x) > 0x40d00000u) {
@@ -71,7 +72,7 @@ fn n_gelu(x: f32) -> f32 {
     return max(x, 0.0) - a * exp2(-s);
 }
 
-// x, or -0 where x is far below 0; NaN stays.
+// x, or -0 if x is far below 0; NaN is preserved.
 fn n_limit(x: f32) -> f32 {
     return select(x, bitcast<f32>(0x80000000u), x < -1.0);
 }

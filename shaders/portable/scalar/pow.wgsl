@@ -1,6 +1,6 @@
-// Powers, as e^(b ln(a)) with the logarithm in two parts.
+// pow: e^(b ln(a)) with a double-float logarithm.
 
-// ln(a) as (high, low) for a positive finite a, within about 2^-36.
+// ln(a) as (high, low) for a positive finite a; the error is below about 2^-36.
 fn pair_log(a: f32) -> vec2<f32> {
     let l = log_parts(a);
     // 2 atanh(s), s = f / (2 + f) <= 0.1716; atanh(s) = s (1 + t), t = s^2 / 3 + s^4 (1/5 + ...)
@@ -16,11 +16,11 @@ fn pair_log(a: f32) -> vec2<f32> {
     let atanh_low = atanh.y + (st.y + (s.y + (s.y * third.x + s.x * t_low)));
     let sum = pair_sum(l.k * 0.693359375, 2.0 * atanh.x);
     let rest = sum.y + (2.0 * atanh_low - l.k * 0.000212194442 + l.k * 1.64659496e-12);
-    // For k = 0 the sum's order is wrong but its terms are one.
+    // For k = 0, `pair_sum` would receive its operands in the wrong order, but one of them is zero.
     return select(vec2<f32>(sum.x, rest), vec2<f32>(2.0 * atanh.x, 2.0 * atanh_low), l.k == 0.0);
 }
 
-// a^b for 0 < a < inf, a != 1, and a finite b that is not zero.
+// a^b for 0 < a < inf, a != 1, and a finite nonzero b.
 fn positive_power(a: f32, b: f32) -> f32 {
     let l = pair_log(a);
     let size = b * l.x;
@@ -32,7 +32,7 @@ fn positive_power(a: f32, b: f32) -> f32 {
     return scaled(1.0 + p.q, p.n);
 }
 
-// 0, 1 or 2: not an integer, an odd one, an even one.
+// 0: b is not an integer; 1: odd integer; 2: even integer.
 fn parity(b: f32) -> u32 {
     let e = i32(magnitude(b) >> 23u) - 150;
     if (e > 0) {

@@ -1,4 +1,5 @@
-// Exponentials, sigmoids and products with them without branches, right or else in doubt.
+// Fast exponential, sigmoid, SiLU and tanh without branches. They set `doubt` if the result may be
+// wrong.
 
 // e^x = scale (1 + q) for |x| <= 80.
 struct QuickPower {
@@ -14,14 +15,14 @@ fn quick_power(x: f32) -> QuickPower {
     return QuickPower(r + exp_tail(r), bitcast<f32>((bitcast<u32>(count) << 23u) + 0x3f800000u));
 }
 
-// above / below, however roughly the device divides.
+// above / below with one correction step, even if the device's division is inaccurate.
 fn quick_share(above: f32, below: f32) -> f32 {
     let inverse = 1.0 / below;
     let share = above * inverse;
     return share + inverse * (above - share * below);
 }
 
-// True for a size from 2^-100 to `most`, and zero.
+// True for zero and for magnitudes from 2^-100 to `most`.
 fn is_common(size: u32, most: u32) -> bool {
     return (size == 0u) | (size - 0x0d800000u <= most - 0x0d800000u);
 }
@@ -52,7 +53,7 @@ fn q_gelu_tanh(x: f32) -> f32 {
 
 fn q_tanh(x: f32) -> f32 {
     doubt = doubt | !is_common(magnitude(x), 0x7f800000u);
-    // (1 - t) / (1 + t) with t = e^-2a; the upper one keeps its relative accuracy where t is next to 1.
+    // (1 - t) / (1 + t) with t = e^-2a. The numerator preserves its relative accuracy for t near 1.
     let p = quick_power(-2.0 * min(as_float(magnitude(x)), 40.0));
     let above = rounded(1.0 - p.scale) - p.scale * p.q;
     return copy_sign(quick_share(above, (1.0 + p.scale) + p.scale * p.q), x);

@@ -1,4 +1,4 @@
-// f_gelu where its short way takes x: 2^-60 <= |x| <= 4 and zeros. A doubt elsewhere.
+// Fast GELU for zeros and 2^-60 <= |x| <= 4; other values set `doubt`.
 
 fn q_gelu(x: f32) -> f32 {
     let size = magnitude(x);

@@ -1,4 +1,5 @@
-// Square roots of 2^-100 to 2^100 and zeros by one step of Newton's, and what is below. A doubt elsewhere.
+// Fast square root by one Newton step, for zeros, negative numbers and 2^-100 to 2^100; other
+// values set `doubt`.
 
 fn q_sqrt(x: f32) -> f32 {
     let size = magnitude(x);

@@ -1,4 +1,4 @@
-// The remainder of the division that truncates: it has the sign of a and no rounding.
+// Remainder of truncated division: it has the sign of a and is exact.
 fn f_rem(a: f32, b: f32) -> f32 {
     let a_size = magnitude(a);
     let b_size = magnitude(b);

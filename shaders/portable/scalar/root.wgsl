@@ -9,7 +9,7 @@ fn pair_root(m: f32) -> vec2<f32> {
     return vec2<f32>(y, 0.5 * left / y);
 }
 
-// x as m 4^e for a positive finite x.
+// Decomposes a positive finite x to m 4^e.
 fn even_parts(x: f32) -> Parts {
     let p = parts(x);
     let odd = p.e & 1;

@@ -1,4 +1,5 @@
-// x rounded to F16. The zero keeps compilers from taking the conversions there and back for nothing.
+// x rounded to F16. The runtime zero prevents compilers from removing the conversion to F16 and
+// back.
 fn half_rounded(x: f32) -> f32 {
     if (NATIVE_HALVES) {
         return unpack2x16float(pack2x16float(vec2<f32>(x, 0.0)) | opaque_zero).x;

@@ -1,4 +1,4 @@
-// Signs, roundings to integers and predicates of floats.
+// Sign functions, rounding to integers, and predicates of floats.
 
 fn f_neg(x: f32) -> f32 {
     return negated(x);
@@ -12,18 +12,18 @@ fn f_sign(x: f32) -> f32 {
     return select(copy_sign(1.0, x), x, magnitude(x) == 0u || is_nan(x));
 }
 
-// The greater of x and 0; NaN of either sign stays.
+// max(x, 0); NaN is preserved.
 fn f_relu(x: f32) -> f32 {
     return select(0.0, x, bitcast<i32>(x) > 0 || bitcast<u32>(x) > 0xff800000u);
 }
 
-// The greater of x and 0, at most 6; NaN of either sign stays.
+// min(max(x, 0), 6); NaN is preserved.
 fn f_relu6(x: f32) -> f32 {
     let bits = bitcast<i32>(x);
     return select(f_relu(x), 6.0, bits > 0x40c00000 && bits <= 0x7f800000);
 }
 
-// The integer towards zero, with the sign of x.
+// x truncated toward zero, with the sign of x.
 fn towards_zero(x: f32) -> f32 {
     let size = magnitude(x);
     let e = size >> 23u;

@@ -1,5 +1,6 @@
-// Sine, cosine and tangent. x = quadrant pi / 2 + high + low, with low far below the last bit of high;
-// up to 256 by parts of pi / 2, above by the bits of 2 / pi that matter (Payne and Hanek, 1983).
+// sin, cos and tan. x = quadrant pi / 2 + high + low, with `low` far below the last bit of `high`.
+// Up to 256 the range reduction subtracts parts of pi / 2. Above 256 it uses the relevant bits of 2
+// / pi (Payne and Hanek, 1983).
 
 struct Angle {
     high: f32,
@@ -7,7 +8,7 @@ struct Angle {
     quadrant: u32,
 }
 
-// 32 bits of 2 / pi, from the 32nd before the point on.
+// Word i of the bits of 2 / pi; the first word is the integer part.
 fn two_over_pi(i: u32) -> u32 {
     switch i {
         case 0u: { return 0u; }
@@ -21,7 +22,7 @@ fn two_over_pi(i: u32) -> u32 {
     }
 }
 
-// 32 bits of 2 / pi from a bit on.
+// 32 bits of 2 / pi, starting at `bit`.
 fn two_over_pi_at(bit: u32) -> u32 {
     let word = bit >> 5u;
     let shift = bit & 31u;
@@ -31,12 +32,12 @@ fn two_over_pi_at(bit: u32) -> u32 {
     return (two_over_pi(word) << shift) | (two_over_pi(word + 1u) >> (32u - shift));
 }
 
-// For 2^-7 <= |x| < inf.
+// Range reduction for 2^-7 <= |x| < inf.
 fn large_angle(x: f32) -> Angle {
     let size = magnitude(x);
     let digits = (size & 0x7fffffu) | 0x800000u;
-    // |x| = digits 2^s. Bits of 2 / pi of weight above 2^(1 - s) give whole turns; 96 bits from there on
-    // make |x| 2 / pi modulo 4 with 94 bits after the point.
+    // |x| = digits 2^s. Bits of 2 / pi with a weight above 2^(1 - s) give whole turns. The next 96 bits give
+    // |x| 2 / pi modulo 4 with 94 fraction bits.
     let s = i32(size >> 23u) - 150;
     let first = u32(s + 30);
     let a = wide_product(digits, two_over_pi_at(first + 64u));
@@ -47,7 +48,7 @@ fn large_angle(x: f32) -> Angle {
     return angle_of(fraction, top >> 30u, x);
 }
 
-// quadrant + fraction / 2^64 quarters of a turn, with the sign of x.
+// quadrant + fraction / 2^64, in quarter turns, with the sign of x.
 fn angle_of(fraction: vec2<u32>, quadrant: u32, x: f32) -> Angle {
     var f = fraction;
     var q = quadrant;
@@ -63,7 +64,7 @@ fn angle_of(fraction: vec2<u32>, quadrant: u32, x: f32) -> Angle {
     let up = min(countLeadingZeros(f.x), 31u);
     let word = (f.x << up) | select(0u, f.y >> (32u - max(up, 1u)), up > 0u);
     let below = f.y << up;
-    // 2^-(up + 32) of 24 and 32 more bits.
+    // The scale 2^-(up + 32) for the next 24 + 32 bits.
     let scale = bitcast<f32>((127u - 32u - up) << 23u);
     let high = f32(word >> 8u) * 256.0;
     let low = f32(word & 0xffu) + f32(below >> 8u) * 5.9604644775390625e-8;
@@ -75,7 +76,7 @@ fn angle_of(fraction: vec2<u32>, quadrant: u32, x: f32) -> Angle {
 
 fn small_angle(x: f32) -> Angle {
     let n = round(x * 0.636619747);
-    // pi / 2 as 16, 16 and 24 bits.
+    // pi / 2 as a sum of 16, 16 and 24 bits.
     let a = x - n * 1.570770263671875;
     let high = trim(a - n * 2.6063062250614166e-5);
     let low = ((a - high) - n * 2.6063062250614166e-5) - n * 6.07710063e-11;
@@ -89,14 +90,14 @@ fn angle(x: f32) -> Angle {
     return large_angle(x);
 }
 
-// sin(high + low) - high; the polynomial is (sin(r) / r - 1) / r^2 within 2^-37.
+// sin(high + low) - high. The polynomial is (sin(r) / r - 1) / r^2, with an error below 2^-37.
 fn sin_tail(t: Angle) -> f32 {
     let z = t.high * t.high;
     let p = -0.166666672 + z * (0.00833332911 + z * (-0.000198392343 + z * 2.71735871e-6));
     return t.low + t.high * z * p;
 }
 
-// cos(high + low) - 1; the polynomial is (cos(r) - 1 + r^2 / 2) / r^4 within 2^-43.
+// cos(high + low) - 1. The polynomial is (cos(r) - 1 + r^2 / 2) / r^4, with an error below 2^-43.
 fn cos_tail(t: Angle) -> f32 {
     let z = t.high * t.high;
     let p = 0.0416666679 + z * (-0.00138888834 + z * (2.47994139e-5 + z * -2.72013978e-7));

@@ -1,4 +1,4 @@
-// a b of 64 bits, the high word first.
+// The 64-bit product a b, high word first.
 fn wide_product(a: u32, b: u32) -> vec2<u32> {
     let a_low = a & 0xffffu;
     let a_high = a >> 16u;

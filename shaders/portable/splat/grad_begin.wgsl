@@ -1,5 +1,5 @@
-// What each pixel is before its first splat is walked: the light that reaches it, and what it shows and lets through
-// times their cotangents. One invocation has one pixel.
+// Backward rasterization, initialization of each pixel: transmittance 1, and the dot product of the
+// pixel's color and remaining transmittance with their cotangents. A thread processes one pixel.
 // uses prelude.wgsl: flat_group
 
 struct Params {
@@ -11,7 +11,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> left: array<f32>;
 @group(0) @binding(3) var<storage, read> d_image: array<f32>;
 @group(0) @binding(4) var<storage, read> d_left: array<f32>;
-// Light and rest of each pixel.
+// Transmittance and remaining cotangent product of each pixel.
 @group(0) @binding(5) var<storage, read_write> pixels: array<f32>;
 
 @compute @workgroup_size(256)

@@ -1,11 +1,12 @@
-// The cotangents of the splats of one chunk of the order: the sums of the tiles that a splat reaches, row by row, and
-// what they are by place, conic and opacity. One invocation has one splat.
+// Backward rasterization, splat gradients of one chunk of the depth order. A thread adds the sums
+// of the tiles that a splat covers, row by row, and converts them to cotangents of position, conic
+// and opacity.
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, SUMS, is_finite
 
 struct Params {
     count: u32,
-    // The first rank of the chunk, and its splats.
+    // First rank of the chunk, and number of its splats.
     first: u32,
     chunk: u32,
     tile_columns: u32,
@@ -20,7 +21,7 @@ struct Params {
 @group(0) @binding(5) var<storage, read> walked: array<u32>;
 @group(0) @binding(6) var<storage, read_write> cotangents: array<f32>;
 
-// A range of tiles within those that there are.
+// Clamps a range of tiles to the image.
 fn range_of(first: i32, end: i32, count: u32) -> vec2<u32> {
     return vec2(u32(clamp(first, 0, i32(count))), u32(clamp(end, 0, i32(count))));
 }
@@ -63,7 +64,7 @@ fn main(
     let xx = splats[at + 2u];
     let xy = splats[at + 3u];
     let yy = splats[at + 4u];
-    // alpha = opacity exp(power): the sum of cotangents of powers is that of opacities times the opacity.
+    // alpha = opacity exp(power), so d_opacity = (sum of the cotangents of the powers) / opacity.
     var d_opacity = 0.0;
     if parts[0] != 0.0 {
         d_opacity = parts[0] / splats[at + 5u];

@@ -1,9 +1,13 @@
-// What a tile does to the cotangents of its splats, front to back as they are drawn (raster_grad.rs has the formula).
-// One workgroup walks one tile, one invocation a pixel, over the splats of one chunk of the order; pixels go on from
-// chunk to chunk. Four splats at a time: each pixel says what it gives to each, then 64 invocations a splat sum that
-// over the pixels. Sums of a splat and a tile have a place of their own, so that they are added up in one order
-// (grad_sum.wgsl): of the cotangents v of powers alone, times the way d to the splat's place, and times its products
-// xx xy yy, and of the cotangents of the colour.
+// Backward rasterization of a tile, front to back in drawing order; raster_grad.rs gives the
+// formula. A workgroup processes the splats of one chunk of the depth order for one tile, one
+// thread per pixel. Pixel states carry over from chunk to chunk. Four splats are processed
+// together: each pixel computes its contributions, then 64 threads per splat sum them over the
+// pixels.
+//
+// The sums of each splat and tile are stored separately, so that grad_sum.wgsl adds them in a fixed
+// order. With v the cotangent of a power and d the offset from the splat's position, they are:
+// - v, v d (2 sums), and v times the products xx, xy, yy of d (3 sums);
+// - the cotangents of the color (3 sums).
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: SPLAT_LEN, SUMS, TILE
 // uses splat/hits.wgsl: count_hits, hit
@@ -11,7 +15,7 @@
 struct Params {
     count: u32,
     words: u32,
-    // The first word of the chunk, the one past its last, and its splats.
+    // First and end word of the chunk, and number of its splats.
     first_word: u32,
     end_word: u32,
     chunk: u32,
@@ -27,29 +31,32 @@ struct Params {
 @group(0) @binding(3) var<storage, read> columns: array<u32>;
 @group(0) @binding(4) var<storage, read> reached: array<u32>;
 @group(0) @binding(5) var<storage, read> d_image: array<f32>;
-// Light and rest of each pixel; a light of 0 has ended.
+// Transmittance and remaining cotangent product of each pixel. A transmittance of 0 marks a
+// finished pixel.
 @group(0) @binding(6) var<storage, read_write> pixels: array<f32>;
 @group(0) @binding(7) var<storage, read_write> sums: array<f32>;
-// For each tile the rank past the last splat of the chunk that has sums.
+// For each tile, the rank after the last splat of the chunk that has sums.
 @group(0) @binding(8) var<storage, read_write> walked: array<u32>;
 
 const LEAST_ALPHA: f32 = 1.0 / 255.0;
 const GREATEST_ALPHA: f32 = 0.99;
 const LEAST_LIGHT: f32 = 1e-4;
-// Splats of a batch in shared memory, and of one turn.
+// Splats per batch in shared memory, and splats processed together.
 const BATCH: u32 = 64u;
 const TURN: u32 = 4u;
 
-// The batch: place and first two numbers of the conic; third, opacity, red, green; blue; rank.
+// Fields of the batch. `places`: position and first two conic entries. `rests`: third conic entry,
+// opacity, red, green. `blues`: blue. `ranks`: rank.
 var<workgroup> places: array<vec4<f32>, 64>;
 var<workgroup> rests: array<vec4<f32>, 64>;
 var<workgroup> blues: array<f32, 64>;
 var<workgroup> ranks: array<u32, 64>;
-// What pixels give to four splats, the cotangent of the power and the weight of the colour; then sums of some pixels.
+// Contributions of all pixels to four splats: the cotangent of the power and the weight of the
+// color. Later the sums over some pixels.
 var<workgroup> terms: array<f32, 2304>;
-// Sums of a quarter of the pixels.
+// Sums over a quarter of the threads.
 var<workgroup> quarters: array<f32, 144>;
-// Whether any pixel goes on.
+// Nonzero if any pixel is unfinished.
 var<workgroup> open: atomic<u32>;
 var<workgroup> goes_on: u32;
 
@@ -57,10 +64,10 @@ var<private> light: f32;
 var<private> rest: f32;
 var<private> has_ended: bool;
 var<private> d_color: vec3<f32>;
-// Of the four pixels that the invocation sums.
+// Color cotangents of the four pixels that this thread sums.
 var<private> d_colors: array<vec3<f32>, 4>;
 
-// The bits of a word whose splats reach a column.
+// The bits of a word whose splats cover a column of tiles.
 fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
     var rest_of_bits = bits;
     var found = 0u;
@@ -75,7 +82,7 @@ fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
     return found;
 }
 
-// Brings hit number k of the words from `first_word` on to place `local` of the batch.
+// Loads hit `k` of the words from `first_word` on into slot `local` of the batch.
 fn bring(k: u32, first_word: u32, local: u32) {
     let found = hit(k);
     let rank = min(32u * (first_word + found.x) + found.y, p.count - 1u);
@@ -86,7 +93,8 @@ fn bring(k: u32, first_word: u32, local: u32) {
     ranks[local] = rank;
 }
 
-// What a pixel gives to a splat of the batch: the cotangent of its power, and the weight of its colour.
+// Contribution of a pixel to a splat of the batch: the cotangent of its power, and the weight of
+// its color.
 fn given(k: u32, center: vec2<f32>) -> vec2<f32> {
     let place = places[k];
     let more = rests[k];
@@ -110,7 +118,8 @@ fn given(k: u32, center: vec2<f32>) -> vec2<f32> {
     return vec2(select(0.0, full * d_alpha, full <= GREATEST_ALPHA), weight);
 }
 
-// Sums four splats of the batch, from place `first` on, over the pixels; every invocation must call this.
+// Sums four splats of the batch, from slot `first` on, over the pixels. All threads of the
+// workgroup must call it.
 fn sum_turn(first: u32, count: u32, origin: vec2<f32>, tile: u32, local: u32) {
     let own = local / 64u;
     let lane = local % 64u;
@@ -137,7 +146,7 @@ fn sum_turn(first: u32, count: u32, origin: vec2<f32>, tile: u32, local: u32) {
     }
     workgroupBarrier();
     if local < 4u * TURN * SUMS {
-        // Of a value, a splat and a quarter of its invocations.
+        // Offset for one value, one splat and a quarter of the splat's threads.
         let at = 256u * (local / 16u) + 16u * (local % 16u);
         var sum = 0.0;
         for (var k = 0u; k < 16u; k += 1u) {
@@ -158,7 +167,7 @@ fn sum_turn(first: u32, count: u32, origin: vec2<f32>, tile: u32, local: u32) {
     }
 }
 
-// Whether any pixel goes on; every invocation must call this.
+// True if any pixel is unfinished. All threads of the workgroup must call it.
 fn any_goes_on(local: u32) -> bool {
     workgroupBarrier();
     if local == 0u {
@@ -175,7 +184,8 @@ fn any_goes_on(local: u32) -> bool {
     return workgroupUniformLoad(&goes_on) != 0u;
 }
 
-// Walks the hits of a range of words and says how far it got: the rank past the last one that has sums, 0 of none.
+// Processes the hits of a range of words. Returns the rank after the last splat that has sums, or
+// 0.
 fn walk(count: u32, first_word: u32, center: vec2<f32>, origin: vec2<f32>, tile: u32, local: u32) -> u32 {
     var end = 0u;
     for (var first = 0u; first < count; first += BATCH) {
@@ -204,7 +214,7 @@ fn walk(count: u32, first_word: u32, center: vec2<f32>, origin: vec2<f32>, tile:
     return end;
 }
 
-// The cotangent of the colour of a pixel; none outside of the image.
+// Cotangent of the color of a pixel; 0 outside the image.
 fn d_color_of(x: u32, y: u32) -> vec3<f32> {
     if x >= p.width || y >= p.height {
         return vec3(0.0);

@@ -1,12 +1,13 @@
-// What kernels share whose workgroups walk the words of a row of tiles, a word an invocation: which bits of the 256
-// words reach the tile, and where one of them is by its number.
+// Hit lists of a tile: selects the bits of 256 words that cover the tile, and finds a hit by its
+// number. A bit stands for a splat. Used by kernels with one thread per word of a row of tiles.
 
-// Splats that reach the tile, of the word of each invocation, and how many are in the words up to its own.
+// Splats that cover the tile, for the word of each thread, and the inclusive prefix sums of their
+// counts.
 var<workgroup> hits: array<u32, 256>;
 var<workgroup> ends: array<u32, 256>;
 var<workgroup> all_hits: u32;
 
-// Counts the hits of all invocations; every invocation must call this.
+// Counts the hits of all threads. All threads of the workgroup must call it.
 fn count_hits(own: u32, local: u32) -> u32 {
     hits[local] = own;
     ends[local] = countOneBits(own);
@@ -25,7 +26,7 @@ fn count_hits(own: u32, local: u32) -> u32 {
     return workgroupUniformLoad(&all_hits);
 }
 
-// The word, of the 256, and the bit in it of hit number k.
+// The word (of 256) and the bit of hit number k.
 fn hit(k: u32) -> vec2<u32> {
     var owner = 0u;
     for (var step = 128u; step > 0u; step /= 2u) {

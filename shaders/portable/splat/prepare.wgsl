@@ -1,7 +1,8 @@
-// A Gaussian as a camera sees it: place and conic of J W (R S) (R S)^T W^T J^T + 0.3 in pixels (Zwicker et
-// al. 2001), opacity, colour, depth, and the tiles that three standard deviations reach. HARMONICS numbers
-// of real spherical harmonics for each channel (1, 4, 9, 16), or with 0 a colour. What is not between near
-// and far, in no tile or not finite is culled. One invocation projects one Gaussian.
+// Projection of 3D Gaussians to the image: position and conic of J W (R S) (R S)^T W^T J^T + 0.3 in
+// pixels (Zwicker et al. 2001), opacity, color, depth, and the tiles within three standard
+// deviations. Colors come from HARMONICS real spherical harmonics per channel (1, 4, 9, 16), or
+// directly if HARMONICS is 0. Gaussians outside the depth range or the image, or with non-finite
+// values, are culled. A thread projects one Gaussian.
 // uses prelude.wgsl: flat_group, inf, is_nan, magnitude, order
 // uses scalar/exp.wgsl: f_exp
 // uses scalar/gate.wgsl: f_sigmoid
@@ -27,7 +28,7 @@ override HARMONICS: u32 = 0u;
 
 const DILATION: f32 = 0.3;
 const LEAST_DEPTH: f32 = 1e-6;
-// The bits of 2^40, above which coordinates in pixels count as infinite.
+// The bits of 2^40. Larger pixel coordinates count as infinite.
 const FAR_OUT: u32 = 0x53800000u;
 const LEAST_TURN: f32 = 1e-12;
 
@@ -50,7 +51,7 @@ fn is_whole(i: u32) -> bool {
     return all;
 }
 
-// Strictly between near, which counts as 1e-6 at least, and far; never if one of them is NaN.
+// True if z is strictly between the near plane, at least 1e-6, and the far plane; false for NaN.
 fn draws_depth(z: f32) -> bool {
     let near = camera[20];
     let far = camera[21];
@@ -58,7 +59,7 @@ fn draws_depth(z: f32) -> bool {
     return known && order(z) > order(near) && order(z) > order(LEAST_DEPTH) && order(z) < order(far);
 }
 
-// The axes of the ellipsoid, one a row: the rotation's columns times the scales, transposed.
+// The axes of the ellipsoid as rows: the rotation's columns times the scales, transposed.
 fn axes_of(i: u32) -> mat3x3<f32> {
     var q = vec4(rotations[4u * i], rotations[4u * i + 1u], rotations[4u * i + 2u], rotations[4u * i + 3u]);
     let most = max(max(abs(q.x), abs(q.y)), max(abs(q.z), abs(q.w)));
@@ -80,7 +81,7 @@ fn axes_of(i: u32) -> mat3x3<f32> {
     );
 }
 
-// A row of the linear map from the ellipsoid's own axes to pixels.
+// One row of the linear map from the ellipsoid's axes to pixels.
 fn row_of_map(axis: u32, at: vec3<f32>, axes: mat3x3<f32>, side: u32) -> vec3<f32> {
     let focal = camera[16u + axis];
     let limit = abs(0.65 * f32(side) / focal);
@@ -89,7 +90,7 @@ fn row_of_map(axis: u32, at: vec3<f32>, axes: mat3x3<f32>, side: u32) -> vec3<f3
     return row * axes;
 }
 
-// The k-th harmonic of a direction.
+// The k-th spherical harmonic of a direction.
 fn harmonic(k: u32, d: vec3<f32>) -> f32 {
     let s = d * d;
     let ring = 4.0 * s.z - s.x - s.y;
@@ -131,7 +132,7 @@ fn color_of(i: u32) -> vec3<f32> {
     return max(sum, vec3(0.0));
 }
 
-// First tile that is reached along an axis, and the one past the last.
+// First and end tile covered along an axis.
 fn tiles_of(place: f32, radius: f32, side: u32) -> vec2<i32> {
     let count = f32((side + TILE - 1u) / TILE);
     let first = floor((place - radius) / f32(TILE));
@@ -172,7 +173,7 @@ fn main(
     let axes = axes_of(i);
     let a = row_of_map(0u, at, axes, p.width);
     let b = row_of_map(1u, at, axes, p.height);
-    // The determinant as a sum of squares: no digits cancel, however thin the splat.
+    // The determinant as a sum of squares: no cancellation, even for very thin splats.
     let own = vec2(dot(a, a), dot(b, b));
     let normal = cross(a, b);
     let xx = own.x + DILATION;

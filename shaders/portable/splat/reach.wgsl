@@ -1,6 +1,7 @@
-// For each row of tiles, which splats reach it: a bit for each splat in the order in which they are drawn.
-// With that, first column and column past the last of each, in 16 bits each. Splats whose place, conic or
-// opacity is not finite reach nothing. A workgroup takes 256 splats: eight words of each row.
+// Screen-space bounds: for each row of tiles, one bit per splat in drawing order, set if the splat
+// covers the row. Also stores the first and end column of each splat, 16 bits each. Splats with a
+// non-finite position, conic or opacity cover nothing. A workgroup processes 256 splats: eight
+// words of each row.
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: FOOTPRINT_LEN, SPLAT_LEN, is_finite
 
@@ -17,10 +18,10 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> columns: array<u32>;
 @group(0) @binding(5) var<storage, read_write> reached: array<u32>;
 
-// First row and row past the last, as columns are.
+// First and end row of each splat, packed like the columns.
 var<workgroup> rows: array<u32, 256>;
 
-// Tiles from and to as one word; nothing is lost, since an image has fewer tiles.
+// Packs a range of tiles into one word. Images have fewer than 2^16 tiles per axis.
 fn packed(first: i32, end: i32) -> u32 {
     return u32(clamp(first, 0, 0xffff)) | (u32(clamp(end, 0, 0xffff)) << 16u);
 }

@@ -1,7 +1,8 @@
-// The pixels of a tile: front to back, alpha = min(opacity exp(-d^T conic d / 2), 0.99), none below 1/255,
-// until less than 1e-4 of the light would be left (Kerbl et al. 2023). One workgroup draws one tile, one
-// invocation a pixel. It walks the words of its row of tiles, a word an invocation, keeps the bits of splats
-// that reach its column, and brings those to shared memory in batches of 256, in order.
+// Rasterization of a tile, front to back (Kerbl et al. 2023): alpha = min(opacity exp(-d^T conic d
+// / 2), 0.99). Contributions below 1/255 are skipped, and a pixel ends before its transmittance
+// falls below 1e-4. A workgroup draws one tile, one thread per pixel. Each thread reads one word of
+// the row's bit mask and selects the splats that cover the tile's column. These are loaded into
+// shared memory in order, in batches of 256.
 // uses prelude.wgsl: flat_group
 // uses splat/common.wgsl: SPLAT_LEN, TILE
 // uses splat/hits.wgsl: count_hits, hit
@@ -28,11 +29,12 @@ const LEAST_ALPHA: f32 = 1.0 / 255.0;
 const GREATEST_ALPHA: f32 = 0.99;
 const LEAST_LIGHT: f32 = 1e-4;
 
-// The batch: place and first two numbers of the conic; third, opacity, red, green; blue.
+// Fields of the batch. `places`: position and first two conic entries. `rests`: third conic entry,
+// opacity, red, green. `blues`: blue.
 var<workgroup> places: array<vec4<f32>, 256>;
 var<workgroup> rests: array<vec4<f32>, 256>;
 var<workgroup> blues: array<f32, 256>;
-// Whether any pixel goes on.
+// Nonzero if any pixel is unfinished.
 var<workgroup> open: atomic<u32>;
 var<workgroup> goes_on: u32;
 
@@ -40,7 +42,7 @@ var<private> light: f32 = 1.0;
 var<private> color: vec3<f32>;
 var<private> has_ended: bool;
 
-// The bits of a word whose splats reach a column.
+// The bits of a word whose splats cover a column of tiles.
 fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
     var rest = bits;
     var found = 0u;
@@ -55,7 +57,7 @@ fn hits_of(word: u32, bits: u32, column: u32) -> u32 {
     return found;
 }
 
-// Brings hit number `k` of the words from `first_word` on to place `local` of the batch.
+// Loads hit `k` of the words from `first_word` on into slot `local` of the batch.
 fn bring(k: u32, first_word: u32, local: u32) {
     let found = hit(k);
     let rank = 32u * (first_word + found.x) + found.y;
@@ -65,7 +67,7 @@ fn bring(k: u32, first_word: u32, local: u32) {
     blues[local] = splats[at + 8u];
 }
 
-// Draws the first `count` splats of the batch over a pixel.
+// Blends the first `count` splats of the batch into a pixel.
 fn blend(count: u32, center: vec2<f32>) {
     for (var k = 0u; k < count; k += 1u) {
         let place = places[k];
@@ -86,7 +88,7 @@ fn blend(count: u32, center: vec2<f32>) {
     }
 }
 
-// Draws the hits of a range of words; false if every pixel has ended.
+// Draws the hits of a range of words. Returns false if all pixels are finished.
 fn draw(count: u32, first_word: u32, center: vec2<f32>, local: u32) -> bool {
     var more = 1u;
     for (var first = 0u; first < count && more != 0u; first += 256u) {
